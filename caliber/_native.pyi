@@ -38,6 +38,31 @@ class _Lib:
     CAL_FILL_EXCLUDED_SECTION_BUDGET: int
     CAL_FILL_EXCLUDED_BUDGET: int
     CAL_FILL_EXCLUDED_GROUP: int
+    CAL_FILL_SECTION: int
+    CAL_FILL_COST: int
+    CAL_FILL_PASSAGE: int
+    CAL_FILL_NUMBER: int
+    CAL_FILL_LEAD: int
+    CAL_FILL_SHORT: int
+    CAL_FILL_LINK: int
+    CAL_FILL_ROWS: int
+    CAL_FILL_USED: int
+    CAL_FILL_OPENING: int
+    CAL_FILL_MOST: int
+    CAL_FILL_CAP: int
+    CAL_FILL_FLOOR: int
+    CAL_FILL_SECTION_ROWS: int
+    CAL_FILL_SEPARATOR: int
+    CAL_FILL_LINE: int
+    CAL_FILL_HOLE: int
+    CAL_FILL_LEAST: int
+    CAL_FILL_MEASURES: int
+    CAL_FILL_CUT: int
+    CAL_FILL_COMPRESSED: int
+    CAL_WALK_WHOLE: int
+    CAL_WALK_EITHER: int
+    CAL_WALK_COMPRESSED: int
+    CAL_WALK_SHARES: int
     CAL_POSTING_SEGMENT: int
     CAL_DOCUMENTS_MAX: int
     CAL_PHRASE_MAX: int
@@ -100,6 +125,9 @@ class _Lib:
     def cal_tokens_calibrated_prefix(self, *args: Any) -> int: ...
     def cal_rank_scratch(self, *args: Any) -> int: ...
     def cal_rank_and_fill(self, *args: Any) -> int: ...
+    def cal_fill_link(self, *args: Any) -> int: ...
+    def cal_fill_price(self, *args: Any) -> int: ...
+    def cal_fill_walk(self, *args: Any) -> int: ...
     def cal_words_rehash(self, *args: Any) -> int: ...
     def cal_words_intern(self, *args: Any) -> int: ...
     def cal_words_pack(self, *args: Any) -> int: ...

@@ -174,8 +174,7 @@ def _tail(ranked: Candidates, plan: AssemblyPlan) -> NDArray[np.float32]:
 
     What is nearest by vector alone, or of the days of the query, is none, however many words others share with it.
     """
-    ruled = np.array([section.rule is not None for section in plan.sections])
-    found = ranked.parts.any(axis=0) & ~ruled[ranked[SECTION]]
+    found = ranked.parts.any(axis=0) & ~plan.by_rule[ranked[SECTION]]
     # An earlier question that only repeats this one is no measure of what answers it.
     best = ranked.relevance[found & (ranked[TWIN] == 0)].max(initial=np.float32(0))
     for name, part in zip(ranked.part_names, ranked.parts, strict=True):

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from caliber.config import CaliberConfig
 from caliber.config.injection import CONVERSATION
-from caliber.context import limits
 from caliber.context.conversation import PASSAGE, SPOKEN, SUMMARY, TURNS
 from caliber.context.rules import OneShot, RulePlan, rule_plans
 from caliber.engine.refusals import estimator_of
@@ -227,6 +226,11 @@ class AssemblyPlan:
         """The estimator itself. Raises: ExtraNotInstalled when its package is missing."""
         return estimator_of(self.config)
 
+    @cached_property
+    def by_rule(self) -> NDArray[np.bool_]:
+        """The mask of sections that a rule fills."""
+        return np.array([section.rule is not None for section in self.sections])
+
     @property
     def additive(self) -> bool:
         """True if lengths of parts add up to the length of the whole."""
@@ -281,15 +285,6 @@ class AssemblyPlan:
                 caps.append(int(section.cap * self.budget(max_tokens)))
             out.append(self.longest(min(caps)) + self.slack if caps else UNCAPPED)
         return out
-
-    def may_compress(self, section: SectionPlan) -> bool:
-        """Return whether records of a section may enter compressed (C-274)."""
-        critical = section.priority >= limits.CRITICAL_PRIORITY
-        return section.compressible and section.source not in (SYSTEM, SPOKEN) and not critical
-
-    def compressed(self, length: int) -> int:
-        """Return the length to which a text of this length is compressed."""
-        return int(length * limits.COMPRESS_RATIO)
 
     def excerpt_length(self, max_tokens: int) -> int:
         """Return the length from which on a recalled turn enters as an excerpt, which is no longer than that."""

@@ -585,19 +585,19 @@ static void (*_cffi_call_python_org)(struct _cffi_externpy_s *, char *);
 
 static void *_cffi_types[] = {
 /*  0 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(cal_copy_column const *, size_t, size_t, size_t, uint8_t *, size_t, size_t *, size_t *, size_t *, cal_copy_fault *)
-/*  1 */ _CFFI_OP(_CFFI_OP_POINTER, 356), // cal_copy_column const *
+/*  1 */ _CFFI_OP(_CFFI_OP_POINTER, 390), // cal_copy_column const *
 /*  2 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28), // size_t
 /*  3 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /*  4 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/*  5 */ _CFFI_OP(_CFFI_OP_POINTER, 381), // uint8_t *
+/*  5 */ _CFFI_OP(_CFFI_OP_POINTER, 420), // uint8_t *
 /*  6 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /*  7 */ _CFFI_OP(_CFFI_OP_POINTER, 2), // size_t *
 /*  8 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
 /*  9 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
-/* 10 */ _CFFI_OP(_CFFI_OP_POINTER, 357), // cal_copy_fault *
+/* 10 */ _CFFI_OP(_CFFI_OP_POINTER, 391), // cal_copy_fault *
 /* 11 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /* 12 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(cal_part const *, size_t, size_t, int64_t const *, size_t, int64_t const *, size_t, double *)
-/* 13 */ _CFFI_OP(_CFFI_OP_POINTER, 359), // cal_part const *
+/* 13 */ _CFFI_OP(_CFFI_OP_POINTER, 393), // cal_part const *
 /* 14 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 15 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 16 */ _CFFI_OP(_CFFI_OP_POINTER, 100), // int64_t const *
@@ -612,7 +612,7 @@ static void *_cffi_types[] = {
 /* 25 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 26 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
 /* 27 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 28 */ _CFFI_OP(_CFFI_OP_POINTER, 381), // uint8_t const *
+/* 28 */ _CFFI_OP(_CFFI_OP_POINTER, 420), // uint8_t const *
 /* 29 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14), // double
 /* 30 */ _CFFI_OP(_CFFI_OP_POINTER, 40), // uint64_t const *
 /* 31 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
@@ -623,7 +623,7 @@ static void *_cffi_types[] = {
 /* 36 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
 /* 37 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /* 38 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(cal_postings *, uint64_t, uint32_t const *, int64_t const *, size_t, uint64_t const *, uint32_t const *, uint8_t const *, size_t, uint32_t *, uint32_t *, uint32_t *, uint8_t *, size_t *)
-/* 39 */ _CFFI_OP(_CFFI_OP_POINTER, 360), // cal_postings *
+/* 39 */ _CFFI_OP(_CFFI_OP_POINTER, 394), // cal_postings *
 /* 40 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24), // uint64_t
 /* 41 */ _CFFI_OP(_CFFI_OP_POINTER, 89), // uint32_t const *
 /* 42 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
@@ -639,7 +639,7 @@ static void *_cffi_types[] = {
 /* 52 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
 /* 53 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /* 54 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(cal_postings const *, int64_t const *, uint32_t const *, double const *, double const *, size_t, size_t, uint8_t const *, uint8_t const *, uint32_t const *, double, double, double, double, cal_lending const *, double *, uint32_t *, uint32_t *, size_t, int64_t *, double *, double *, size_t *)
-/* 55 */ _CFFI_OP(_CFFI_OP_POINTER, 360), // cal_postings const *
+/* 55 */ _CFFI_OP(_CFFI_OP_POINTER, 394), // cal_postings const *
 /* 56 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
 /* 57 */ _CFFI_OP(_CFFI_OP_NOOP, 41),
 /* 58 */ _CFFI_OP(_CFFI_OP_POINTER, 29), // double const *
@@ -653,7 +653,7 @@ static void *_cffi_types[] = {
 /* 66 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14),
 /* 67 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14),
 /* 68 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14),
-/* 69 */ _CFFI_OP(_CFFI_OP_POINTER, 358), // cal_lending const *
+/* 69 */ _CFFI_OP(_CFFI_OP_POINTER, 392), // cal_lending const *
 /* 70 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
 /* 71 */ _CFFI_OP(_CFFI_OP_NOOP, 48),
 /* 72 */ _CFFI_OP(_CFFI_OP_NOOP, 48),
@@ -681,7 +681,7 @@ static void *_cffi_types[] = {
 /* 94 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
 /* 95 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /* 96 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(cal_rank_columns const *, size_t, size_t, int64_t, int32_t const *, int32_t const *, int32_t, float, uint64_t *, size_t, int64_t *, uint8_t *)
-/* 97 */ _CFFI_OP(_CFFI_OP_POINTER, 361), // cal_rank_columns const *
+/* 97 */ _CFFI_OP(_CFFI_OP_POINTER, 395), // cal_rank_columns const *
 /* 98 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 99 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 100 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23), // int64_t
@@ -695,7 +695,7 @@ static void *_cffi_types[] = {
 /* 108 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
 /* 109 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /* 110 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(cal_uuid7_state *, uint64_t, uint8_t const *, size_t, size_t, uint8_t *)
-/* 111 */ _CFFI_OP(_CFFI_OP_POINTER, 363), // cal_uuid7_state *
+/* 111 */ _CFFI_OP(_CFFI_OP_POINTER, 397), // cal_uuid7_state *
 /* 112 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
 /* 113 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
 /* 114 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
@@ -703,7 +703,7 @@ static void *_cffi_types[] = {
 /* 116 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
 /* 117 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /* 118 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(cal_words *)
-/* 119 */ _CFFI_OP(_CFFI_OP_POINTER, 364), // cal_words *
+/* 119 */ _CFFI_OP(_CFFI_OP_POINTER, 398), // cal_words *
 /* 120 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /* 121 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(cal_words *, uint8_t const *, size_t, int64_t const *, size_t, uint32_t *, size_t, int64_t *, size_t *)
 /* 122 */ _CFFI_OP(_CFFI_OP_NOOP, 119),
@@ -717,8 +717,8 @@ static void *_cffi_types[] = {
 /* 130 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
 /* 131 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /* 132 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(char const *, void *)
-/* 133 */ _CFFI_OP(_CFFI_OP_POINTER, 365), // char const *
-/* 134 */ _CFFI_OP(_CFFI_OP_POINTER, 382), // void *
+/* 133 */ _CFFI_OP(_CFFI_OP_POINTER, 399), // char const *
+/* 134 */ _CFFI_OP(_CFFI_OP_POINTER, 421), // void *
 /* 135 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /* 136 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(double const *, size_t, int64_t const *, uint64_t const *, size_t, int64_t *, float *, size_t *)
 /* 137 */ _CFFI_OP(_CFFI_OP_NOOP, 58),
@@ -744,229 +744,268 @@ static void *_cffi_types[] = {
 /* 157 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
 /* 158 */ _CFFI_OP(_CFFI_OP_NOOP, 134),
 /* 159 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 160 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(size_t, int32_t const *, size_t, uint64_t, uint64_t, int64_t *)
-/* 161 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 162 */ _CFFI_OP(_CFFI_OP_NOOP, 101),
+/* 160 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(int64_t *, size_t, size_t, int64_t *, size_t)
+/* 161 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
+/* 162 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 163 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 164 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 165 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 166 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
-/* 167 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 168 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(size_t, int64_t const *, size_t, uint64_t, uint64_t, int64_t *)
+/* 164 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
+/* 165 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 166 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 167 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(int64_t const *, size_t, int64_t *, size_t, int64_t const *, int64_t const *, size_t, int32_t, int64_t, uint8_t *, int64_t *, int64_t *, size_t *)
+/* 168 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
 /* 169 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 170 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
+/* 170 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
 /* 171 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 172 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 173 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 174 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
-/* 175 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 176 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t const *, int64_t const *, size_t, uint8_t *, size_t, int64_t *)
-/* 177 */ _CFFI_OP(_CFFI_OP_NOOP, 41),
-/* 178 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
-/* 179 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 180 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
-/* 181 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 182 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
-/* 183 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 184 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, cal_segment const *, size_t, float, size_t, int8_t *, int64_t *, int64_t *, float *, size_t *, int32_t *)
-/* 185 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 186 */ _CFFI_OP(_CFFI_OP_POINTER, 362), // cal_segment const *
-/* 187 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 188 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
+/* 172 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
+/* 173 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
+/* 174 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 175 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 176 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23),
+/* 177 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
+/* 178 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
+/* 179 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
+/* 180 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
+/* 181 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 182 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(int64_t const *, size_t, int64_t *, size_t, int64_t const *, uint8_t *, size_t, int64_t, int32_t, int64_t *)
+/* 183 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
+/* 184 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 185 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
+/* 186 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 187 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
+/* 188 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
 /* 189 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 190 */ _CFFI_OP(_CFFI_OP_POINTER, 377), // int8_t *
-/* 191 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
+/* 190 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23),
+/* 191 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
 /* 192 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
-/* 193 */ _CFFI_OP(_CFFI_OP_NOOP, 34),
-/* 194 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
-/* 195 */ _CFFI_OP(_CFFI_OP_POINTER, 103), // int32_t *
-/* 196 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 197 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, float const *, size_t, size_t, double *)
-/* 198 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 199 */ _CFFI_OP(_CFFI_OP_NOOP, 147),
-/* 200 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 201 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 202 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
-/* 203 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 204 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, float const *, float, int8_t *, float *, float *, uint8_t *)
-/* 205 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 206 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 207 */ _CFFI_OP(_CFFI_OP_NOOP, 186),
-/* 208 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 209 */ _CFFI_OP(_CFFI_OP_NOOP, 147),
-/* 210 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
-/* 211 */ _CFFI_OP(_CFFI_OP_NOOP, 190),
-/* 212 */ _CFFI_OP(_CFFI_OP_NOOP, 34),
-/* 213 */ _CFFI_OP(_CFFI_OP_NOOP, 34),
+/* 193 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 194 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(size_t, int32_t const *, size_t, uint64_t, uint64_t, int64_t *)
+/* 195 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 196 */ _CFFI_OP(_CFFI_OP_NOOP, 101),
+/* 197 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 198 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 199 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 200 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
+/* 201 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 202 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(size_t, int64_t const *, size_t, uint64_t, uint64_t, int64_t *)
+/* 203 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 204 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
+/* 205 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 206 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 207 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 208 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
+/* 209 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 210 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t const *, int64_t const *, size_t, uint8_t *, size_t, int64_t *)
+/* 211 */ _CFFI_OP(_CFFI_OP_NOOP, 41),
+/* 212 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
+/* 213 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 214 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
-/* 215 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 216 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, size_t, float const *, size_t, size_t, float, uint8_t const *, uint64_t const *, void *, size_t, int64_t *, float *, size_t *)
-/* 217 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 218 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 219 */ _CFFI_OP(_CFFI_OP_NOOP, 186),
-/* 220 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 215 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 216 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
+/* 217 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 218 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, cal_segment const *, size_t, float, size_t, int8_t *, int64_t *, int64_t *, float *, size_t *, int32_t *)
+/* 219 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 220 */ _CFFI_OP(_CFFI_OP_POINTER, 396), // cal_segment const *
 /* 221 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 222 */ _CFFI_OP(_CFFI_OP_NOOP, 147),
+/* 222 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
 /* 223 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 224 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 225 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
-/* 226 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
-/* 227 */ _CFFI_OP(_CFFI_OP_NOOP, 30),
-/* 228 */ _CFFI_OP(_CFFI_OP_NOOP, 134),
-/* 229 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 230 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
-/* 231 */ _CFFI_OP(_CFFI_OP_NOOP, 34),
-/* 232 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
-/* 233 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 234 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, size_t, size_t, float const *, double, int64_t const *, size_t, float *)
-/* 235 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 236 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 237 */ _CFFI_OP(_CFFI_OP_NOOP, 186),
-/* 238 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 239 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 240 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 241 */ _CFFI_OP(_CFFI_OP_NOOP, 147),
-/* 242 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14),
-/* 243 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
-/* 244 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 245 */ _CFFI_OP(_CFFI_OP_NOOP, 34),
-/* 246 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 247 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, int32_t, float const *, double const *, size_t, size_t, float const *, double const *, size_t, float *)
-/* 248 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 249 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 250 */ _CFFI_OP(_CFFI_OP_NOOP, 147),
-/* 251 */ _CFFI_OP(_CFFI_OP_NOOP, 58),
-/* 252 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 253 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 254 */ _CFFI_OP(_CFFI_OP_NOOP, 147),
-/* 255 */ _CFFI_OP(_CFFI_OP_NOOP, 58),
-/* 256 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 257 */ _CFFI_OP(_CFFI_OP_NOOP, 34),
-/* 258 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 259 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, int32_t, float const *, size_t, size_t, float const *, double *)
-/* 260 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 261 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 262 */ _CFFI_OP(_CFFI_OP_NOOP, 147),
+/* 224 */ _CFFI_OP(_CFFI_OP_POINTER, 416), // int8_t *
+/* 225 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
+/* 226 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
+/* 227 */ _CFFI_OP(_CFFI_OP_NOOP, 34),
+/* 228 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
+/* 229 */ _CFFI_OP(_CFFI_OP_POINTER, 103), // int32_t *
+/* 230 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 231 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, float const *, size_t, size_t, double *)
+/* 232 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 233 */ _CFFI_OP(_CFFI_OP_NOOP, 147),
+/* 234 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 235 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 236 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
+/* 237 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 238 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, float const *, float, int8_t *, float *, float *, uint8_t *)
+/* 239 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 240 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 241 */ _CFFI_OP(_CFFI_OP_NOOP, 220),
+/* 242 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 243 */ _CFFI_OP(_CFFI_OP_NOOP, 147),
+/* 244 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
+/* 245 */ _CFFI_OP(_CFFI_OP_NOOP, 224),
+/* 246 */ _CFFI_OP(_CFFI_OP_NOOP, 34),
+/* 247 */ _CFFI_OP(_CFFI_OP_NOOP, 34),
+/* 248 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
+/* 249 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 250 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, size_t, float const *, size_t, size_t, float, uint8_t const *, uint64_t const *, void *, size_t, int64_t *, float *, size_t *)
+/* 251 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 252 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 253 */ _CFFI_OP(_CFFI_OP_NOOP, 220),
+/* 254 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 255 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 256 */ _CFFI_OP(_CFFI_OP_NOOP, 147),
+/* 257 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 258 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 259 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
+/* 260 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
+/* 261 */ _CFFI_OP(_CFFI_OP_NOOP, 30),
+/* 262 */ _CFFI_OP(_CFFI_OP_NOOP, 134),
 /* 263 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 264 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 265 */ _CFFI_OP(_CFFI_OP_NOOP, 147),
-/* 266 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
+/* 264 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
+/* 265 */ _CFFI_OP(_CFFI_OP_NOOP, 34),
+/* 266 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
 /* 267 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 268 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, int32_t, uint8_t const *, size_t, int32_t const *, size_t, int64_t *)
+/* 268 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, size_t, size_t, float const *, double, int64_t const *, size_t, float *)
 /* 269 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
 /* 270 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 271 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
+/* 271 */ _CFFI_OP(_CFFI_OP_NOOP, 220),
 /* 272 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 273 */ _CFFI_OP(_CFFI_OP_NOOP, 101),
+/* 273 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 274 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 275 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
-/* 276 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 277 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, int32_t, uint8_t const *, size_t, int64_t const *, size_t, int64_t *)
-/* 278 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 279 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 280 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
-/* 281 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 282 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
-/* 283 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 284 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
-/* 285 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 286 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, int32_t, uint8_t const *, size_t, int64_t, size_t *)
-/* 287 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 288 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 289 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
+/* 275 */ _CFFI_OP(_CFFI_OP_NOOP, 147),
+/* 276 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14),
+/* 277 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
+/* 278 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 279 */ _CFFI_OP(_CFFI_OP_NOOP, 34),
+/* 280 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 281 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, int32_t, float const *, double const *, size_t, size_t, float const *, double const *, size_t, float *)
+/* 282 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 283 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 284 */ _CFFI_OP(_CFFI_OP_NOOP, 147),
+/* 285 */ _CFFI_OP(_CFFI_OP_NOOP, 58),
+/* 286 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 287 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 288 */ _CFFI_OP(_CFFI_OP_NOOP, 147),
+/* 289 */ _CFFI_OP(_CFFI_OP_NOOP, 58),
 /* 290 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 291 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23),
-/* 292 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
-/* 293 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 294 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, uint8_t const *, size_t, int32_t const *, size_t, uint8_t *)
-/* 295 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 296 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
+/* 291 */ _CFFI_OP(_CFFI_OP_NOOP, 34),
+/* 292 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 293 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, int32_t, float const *, size_t, size_t, float const *, double *)
+/* 294 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 295 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 296 */ _CFFI_OP(_CFFI_OP_NOOP, 147),
 /* 297 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 298 */ _CFFI_OP(_CFFI_OP_NOOP, 101),
-/* 299 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 300 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
+/* 298 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 299 */ _CFFI_OP(_CFFI_OP_NOOP, 147),
+/* 300 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
 /* 301 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 302 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, uint8_t const *, size_t, int64_t const *, size_t, uint8_t *)
+/* 302 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, int32_t, uint8_t const *, size_t, int32_t const *, size_t, int64_t *)
 /* 303 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 304 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
-/* 305 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 306 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
-/* 307 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 308 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
-/* 309 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 310 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint64_t)
-/* 311 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 312 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 313 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint8_t const * const *, int64_t const *, size_t, uint64_t const *, uint32_t const *, size_t, uint32_t const *, size_t, uint32_t *)
-/* 314 */ _CFFI_OP(_CFFI_OP_POINTER, 28), // uint8_t const * const *
-/* 315 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
-/* 316 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 317 */ _CFFI_OP(_CFFI_OP_NOOP, 30),
-/* 318 */ _CFFI_OP(_CFFI_OP_NOOP, 41),
-/* 319 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 320 */ _CFFI_OP(_CFFI_OP_NOOP, 41),
-/* 321 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 322 */ _CFFI_OP(_CFFI_OP_NOOP, 48),
-/* 323 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 324 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint8_t const *, size_t, cal_copy_buffer *, size_t, size_t, cal_copy_fault *)
-/* 325 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
-/* 326 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 327 */ _CFFI_OP(_CFFI_OP_POINTER, 355), // cal_copy_buffer *
-/* 328 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 329 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 330 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
-/* 331 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 332 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint8_t const *, size_t, cal_copy_buffer const *, size_t, size_t, size_t *, size_t *, int32_t *, uint64_t *, cal_copy_fault *)
-/* 333 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
-/* 334 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 335 */ _CFFI_OP(_CFFI_OP_POINTER, 355), // cal_copy_buffer const *
-/* 336 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 337 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 338 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
-/* 339 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
-/* 340 */ _CFFI_OP(_CFFI_OP_NOOP, 195),
-/* 341 */ _CFFI_OP(_CFFI_OP_NOOP, 105),
-/* 342 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
+/* 304 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 305 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
+/* 306 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 307 */ _CFFI_OP(_CFFI_OP_NOOP, 101),
+/* 308 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 309 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
+/* 310 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 311 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, int32_t, uint8_t const *, size_t, int64_t const *, size_t, int64_t *)
+/* 312 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 313 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 314 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
+/* 315 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 316 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
+/* 317 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 318 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
+/* 319 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 320 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, int32_t, uint8_t const *, size_t, int64_t, size_t *)
+/* 321 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 322 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 323 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
+/* 324 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 325 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23),
+/* 326 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
+/* 327 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 328 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, uint8_t const *, size_t, int32_t const *, size_t, uint8_t *)
+/* 329 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 330 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
+/* 331 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 332 */ _CFFI_OP(_CFFI_OP_NOOP, 101),
+/* 333 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 334 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
+/* 335 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 336 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, uint8_t const *, size_t, int64_t const *, size_t, uint8_t *)
+/* 337 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 338 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
+/* 339 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 340 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
+/* 341 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 342 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
 /* 343 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 344 */ _CFFI_OP(_CFFI_OP_FUNCTION, 2), // size_t()(size_t, size_t)
-/* 345 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 346 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 347 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 348 */ _CFFI_OP(_CFFI_OP_FUNCTION, 2), // size_t()(size_t, size_t, size_t)
-/* 349 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 344 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint64_t)
+/* 345 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 346 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 347 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint8_t const * const *, int64_t const *, size_t, uint64_t const *, uint32_t const *, size_t, uint32_t const *, size_t, uint32_t *)
+/* 348 */ _CFFI_OP(_CFFI_OP_POINTER, 28), // uint8_t const * const *
+/* 349 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
 /* 350 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 351 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 352 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 353 */ _CFFI_OP(_CFFI_OP_FUNCTION, 89), // uint32_t()(void)
-/* 354 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 355 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 0), // cal_copy_buffer
-/* 356 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 1), // cal_copy_column
-/* 357 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 2), // cal_copy_fault
-/* 358 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 3), // cal_lending
-/* 359 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 4), // cal_part
-/* 360 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 5), // cal_postings
-/* 361 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 6), // cal_rank_columns
-/* 362 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 7), // cal_segment
-/* 363 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 8), // cal_uuid7_state
-/* 364 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 9), // cal_words
-/* 365 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 2), // char
-/* 366 */ _CFFI_OP(_CFFI_OP_ENUM, 1), // enum $10
-/* 367 */ _CFFI_OP(_CFFI_OP_ENUM, 2), // enum $11
-/* 368 */ _CFFI_OP(_CFFI_OP_ENUM, 0), // enum $1
-/* 369 */ _CFFI_OP(_CFFI_OP_ENUM, 3), // enum $2
-/* 370 */ _CFFI_OP(_CFFI_OP_ENUM, 4), // enum $3
-/* 371 */ _CFFI_OP(_CFFI_OP_ENUM, 5), // enum $4
-/* 372 */ _CFFI_OP(_CFFI_OP_ENUM, 6), // enum $5
-/* 373 */ _CFFI_OP(_CFFI_OP_ENUM, 7), // enum $6
-/* 374 */ _CFFI_OP(_CFFI_OP_ENUM, 8), // enum $7
-/* 375 */ _CFFI_OP(_CFFI_OP_ENUM, 9), // enum $8
-/* 376 */ _CFFI_OP(_CFFI_OP_ENUM, 10), // enum $9
-/* 377 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 17), // int8_t
-/* 378 */ _CFFI_OP(_CFFI_OP_POINTER, 379), // uint16_t *
-/* 379 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 20), // uint16_t
-/* 380 */ _CFFI_OP(_CFFI_OP_POINTER, 48), // uint32_t * const *
-/* 381 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 18), // uint8_t
-/* 382 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 0), // void
+/* 351 */ _CFFI_OP(_CFFI_OP_NOOP, 30),
+/* 352 */ _CFFI_OP(_CFFI_OP_NOOP, 41),
+/* 353 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 354 */ _CFFI_OP(_CFFI_OP_NOOP, 41),
+/* 355 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 356 */ _CFFI_OP(_CFFI_OP_NOOP, 48),
+/* 357 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 358 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint8_t const *, size_t, cal_copy_buffer *, size_t, size_t, cal_copy_fault *)
+/* 359 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
+/* 360 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 361 */ _CFFI_OP(_CFFI_OP_POINTER, 389), // cal_copy_buffer *
+/* 362 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 363 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 364 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
+/* 365 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 366 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint8_t const *, size_t, cal_copy_buffer const *, size_t, size_t, size_t *, size_t *, int32_t *, uint64_t *, cal_copy_fault *)
+/* 367 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
+/* 368 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 369 */ _CFFI_OP(_CFFI_OP_POINTER, 389), // cal_copy_buffer const *
+/* 370 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 371 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 372 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
+/* 373 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
+/* 374 */ _CFFI_OP(_CFFI_OP_NOOP, 229),
+/* 375 */ _CFFI_OP(_CFFI_OP_NOOP, 105),
+/* 376 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
+/* 377 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 378 */ _CFFI_OP(_CFFI_OP_FUNCTION, 2), // size_t()(size_t, size_t)
+/* 379 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 380 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 381 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 382 */ _CFFI_OP(_CFFI_OP_FUNCTION, 2), // size_t()(size_t, size_t, size_t)
+/* 383 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 384 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 385 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 386 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 387 */ _CFFI_OP(_CFFI_OP_FUNCTION, 89), // uint32_t()(void)
+/* 388 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 389 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 0), // cal_copy_buffer
+/* 390 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 1), // cal_copy_column
+/* 391 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 2), // cal_copy_fault
+/* 392 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 3), // cal_lending
+/* 393 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 4), // cal_part
+/* 394 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 5), // cal_postings
+/* 395 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 6), // cal_rank_columns
+/* 396 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 7), // cal_segment
+/* 397 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 8), // cal_uuid7_state
+/* 398 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 9), // cal_words
+/* 399 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 2), // char
+/* 400 */ _CFFI_OP(_CFFI_OP_ENUM, 1), // enum $10
+/* 401 */ _CFFI_OP(_CFFI_OP_ENUM, 2), // enum $11
+/* 402 */ _CFFI_OP(_CFFI_OP_ENUM, 3), // enum $12
+/* 403 */ _CFFI_OP(_CFFI_OP_ENUM, 4), // enum $13
+/* 404 */ _CFFI_OP(_CFFI_OP_ENUM, 5), // enum $14
+/* 405 */ _CFFI_OP(_CFFI_OP_ENUM, 6), // enum $15
+/* 406 */ _CFFI_OP(_CFFI_OP_ENUM, 7), // enum $16
+/* 407 */ _CFFI_OP(_CFFI_OP_ENUM, 0), // enum $1
+/* 408 */ _CFFI_OP(_CFFI_OP_ENUM, 8), // enum $2
+/* 409 */ _CFFI_OP(_CFFI_OP_ENUM, 9), // enum $3
+/* 410 */ _CFFI_OP(_CFFI_OP_ENUM, 10), // enum $4
+/* 411 */ _CFFI_OP(_CFFI_OP_ENUM, 11), // enum $5
+/* 412 */ _CFFI_OP(_CFFI_OP_ENUM, 12), // enum $6
+/* 413 */ _CFFI_OP(_CFFI_OP_ENUM, 13), // enum $7
+/* 414 */ _CFFI_OP(_CFFI_OP_ENUM, 14), // enum $8
+/* 415 */ _CFFI_OP(_CFFI_OP_ENUM, 15), // enum $9
+/* 416 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 17), // int8_t
+/* 417 */ _CFFI_OP(_CFFI_OP_POINTER, 418), // uint16_t *
+/* 418 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 20), // uint16_t
+/* 419 */ _CFFI_OP(_CFFI_OP_POINTER, 48), // uint32_t * const *
+/* 420 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 18), // uint8_t
+/* 421 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 0), // void
 };
 
 static int _cffi_const_CAL_OK(unsigned long long *o)
@@ -1036,6 +1075,209 @@ static int _cffi_const_CAL_E_COPY(unsigned long long *o)
 {
   int n = (CAL_E_COPY) <= 0;
   *o = (unsigned long long)((CAL_E_COPY) | 0);  /* check that CAL_E_COPY is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_FILL_CUT(unsigned long long *o)
+{
+  int n = (CAL_FILL_CUT) <= 0;
+  *o = (unsigned long long)((CAL_FILL_CUT) | 0);  /* check that CAL_FILL_CUT is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_FILL_COMPRESSED(unsigned long long *o)
+{
+  int n = (CAL_FILL_COMPRESSED) <= 0;
+  *o = (unsigned long long)((CAL_FILL_COMPRESSED) | 0);  /* check that CAL_FILL_COMPRESSED is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_WALK_WHOLE(unsigned long long *o)
+{
+  int n = (CAL_WALK_WHOLE) <= 0;
+  *o = (unsigned long long)((CAL_WALK_WHOLE) | 0);  /* check that CAL_WALK_WHOLE is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_WALK_EITHER(unsigned long long *o)
+{
+  int n = (CAL_WALK_EITHER) <= 0;
+  *o = (unsigned long long)((CAL_WALK_EITHER) | 0);  /* check that CAL_WALK_EITHER is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_WALK_COMPRESSED(unsigned long long *o)
+{
+  int n = (CAL_WALK_COMPRESSED) <= 0;
+  *o = (unsigned long long)((CAL_WALK_COMPRESSED) | 0);  /* check that CAL_WALK_COMPRESSED is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_WALK_SHARES(unsigned long long *o)
+{
+  int n = (CAL_WALK_SHARES) <= 0;
+  *o = (unsigned long long)((CAL_WALK_SHARES) | 0);  /* check that CAL_WALK_SHARES is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_POSTING_SEGMENT(unsigned long long *o)
+{
+  int n = (CAL_POSTING_SEGMENT) <= 0;
+  *o = (unsigned long long)((CAL_POSTING_SEGMENT) | 0);  /* check that CAL_POSTING_SEGMENT is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_DOCUMENTS_MAX(unsigned long long *o)
+{
+  int n = (CAL_DOCUMENTS_MAX) <= 0;
+  *o = (unsigned long long)((CAL_DOCUMENTS_MAX) | 0);  /* check that CAL_DOCUMENTS_MAX is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_PHRASE_MAX(unsigned long long *o)
+{
+  int n = (CAL_PHRASE_MAX) <= 0;
+  *o = (unsigned long long)((CAL_PHRASE_MAX) | 0);  /* check that CAL_PHRASE_MAX is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_PART_VALUES(unsigned long long *o)
+{
+  int n = (CAL_PART_VALUES) <= 0;
+  *o = (unsigned long long)((CAL_PART_VALUES) | 0);  /* check that CAL_PART_VALUES is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_PART_QUOTIENT(unsigned long long *o)
+{
+  int n = (CAL_PART_QUOTIENT) <= 0;
+  *o = (unsigned long long)((CAL_PART_QUOTIENT) | 0);  /* check that CAL_PART_QUOTIENT is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_PART_LENT(unsigned long long *o)
+{
+  int n = (CAL_PART_LENT) <= 0;
+  *o = (unsigned long long)((CAL_PART_LENT) | 0);  /* check that CAL_PART_LENT is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_PART_STRETCHED(unsigned long long *o)
+{
+  int n = (CAL_PART_STRETCHED) <= 0;
+  *o = (unsigned long long)((CAL_PART_STRETCHED) | 0);  /* check that CAL_PART_STRETCHED is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_PART_FLAGGED(unsigned long long *o)
+{
+  int n = (CAL_PART_FLAGGED) <= 0;
+  *o = (unsigned long long)((CAL_PART_FLAGGED) | 0);  /* check that CAL_PART_FLAGGED is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_COPY_BOOL(unsigned long long *o)
+{
+  int n = (CAL_COPY_BOOL) <= 0;
+  *o = (unsigned long long)((CAL_COPY_BOOL) | 0);  /* check that CAL_COPY_BOOL is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_COPY_INT2(unsigned long long *o)
+{
+  int n = (CAL_COPY_INT2) <= 0;
+  *o = (unsigned long long)((CAL_COPY_INT2) | 0);  /* check that CAL_COPY_INT2 is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_COPY_INT4(unsigned long long *o)
+{
+  int n = (CAL_COPY_INT4) <= 0;
+  *o = (unsigned long long)((CAL_COPY_INT4) | 0);  /* check that CAL_COPY_INT4 is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_COPY_INT8(unsigned long long *o)
+{
+  int n = (CAL_COPY_INT8) <= 0;
+  *o = (unsigned long long)((CAL_COPY_INT8) | 0);  /* check that CAL_COPY_INT8 is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_COPY_FLOAT4(unsigned long long *o)
+{
+  int n = (CAL_COPY_FLOAT4) <= 0;
+  *o = (unsigned long long)((CAL_COPY_FLOAT4) | 0);  /* check that CAL_COPY_FLOAT4 is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_COPY_FLOAT8(unsigned long long *o)
+{
+  int n = (CAL_COPY_FLOAT8) <= 0;
+  *o = (unsigned long long)((CAL_COPY_FLOAT8) | 0);  /* check that CAL_COPY_FLOAT8 is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_COPY_UUID(unsigned long long *o)
+{
+  int n = (CAL_COPY_UUID) <= 0;
+  *o = (unsigned long long)((CAL_COPY_UUID) | 0);  /* check that CAL_COPY_UUID is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_COPY_INSTANT(unsigned long long *o)
+{
+  int n = (CAL_COPY_INSTANT) <= 0;
+  *o = (unsigned long long)((CAL_COPY_INSTANT) | 0);  /* check that CAL_COPY_INSTANT is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_COPY_BYTES(unsigned long long *o)
+{
+  int n = (CAL_COPY_BYTES) <= 0;
+  *o = (unsigned long long)((CAL_COPY_BYTES) | 0);  /* check that CAL_COPY_BYTES is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_COPY_TEXT(unsigned long long *o)
+{
+  int n = (CAL_COPY_TEXT) <= 0;
+  *o = (unsigned long long)((CAL_COPY_TEXT) | 0);  /* check that CAL_COPY_TEXT is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_COPY_JSONB(unsigned long long *o)
+{
+  int n = (CAL_COPY_JSONB) <= 0;
+  *o = (unsigned long long)((CAL_COPY_JSONB) | 0);  /* check that CAL_COPY_JSONB is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_COPY_TEXT_ARRAY(unsigned long long *o)
+{
+  int n = (CAL_COPY_TEXT_ARRAY) <= 0;
+  *o = (unsigned long long)((CAL_COPY_TEXT_ARRAY) | 0);  /* check that CAL_COPY_TEXT_ARRAY is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_COPY_UUID_ARRAY(unsigned long long *o)
+{
+  int n = (CAL_COPY_UUID_ARRAY) <= 0;
+  *o = (unsigned long long)((CAL_COPY_UUID_ARRAY) | 0);  /* check that CAL_COPY_UUID_ARRAY is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_COPY_VECTOR(unsigned long long *o)
+{
+  int n = (CAL_COPY_VECTOR) <= 0;
+  *o = (unsigned long long)((CAL_COPY_VECTOR) | 0);  /* check that CAL_COPY_VECTOR is an integer */
+  return n;
+}
+
+static int _cffi_const_CAL_COPY_HALFVEC(unsigned long long *o)
+{
+  int n = (CAL_COPY_HALFVEC) <= 0;
+  *o = (unsigned long long)((CAL_COPY_HALFVEC) | 0);  /* check that CAL_COPY_HALFVEC is an integer */
   return n;
 }
 
@@ -1256,164 +1498,136 @@ static int _cffi_const_CAL_FILL_EXCLUDED_GROUP(unsigned long long *o)
   return n;
 }
 
-static int _cffi_const_CAL_POSTING_SEGMENT(unsigned long long *o)
+static int _cffi_const_CAL_FILL_SECTION(unsigned long long *o)
 {
-  int n = (CAL_POSTING_SEGMENT) <= 0;
-  *o = (unsigned long long)((CAL_POSTING_SEGMENT) | 0);  /* check that CAL_POSTING_SEGMENT is an integer */
+  int n = (CAL_FILL_SECTION) <= 0;
+  *o = (unsigned long long)((CAL_FILL_SECTION) | 0);  /* check that CAL_FILL_SECTION is an integer */
   return n;
 }
 
-static int _cffi_const_CAL_DOCUMENTS_MAX(unsigned long long *o)
+static int _cffi_const_CAL_FILL_COST(unsigned long long *o)
 {
-  int n = (CAL_DOCUMENTS_MAX) <= 0;
-  *o = (unsigned long long)((CAL_DOCUMENTS_MAX) | 0);  /* check that CAL_DOCUMENTS_MAX is an integer */
+  int n = (CAL_FILL_COST) <= 0;
+  *o = (unsigned long long)((CAL_FILL_COST) | 0);  /* check that CAL_FILL_COST is an integer */
   return n;
 }
 
-static int _cffi_const_CAL_PHRASE_MAX(unsigned long long *o)
+static int _cffi_const_CAL_FILL_PASSAGE(unsigned long long *o)
 {
-  int n = (CAL_PHRASE_MAX) <= 0;
-  *o = (unsigned long long)((CAL_PHRASE_MAX) | 0);  /* check that CAL_PHRASE_MAX is an integer */
+  int n = (CAL_FILL_PASSAGE) <= 0;
+  *o = (unsigned long long)((CAL_FILL_PASSAGE) | 0);  /* check that CAL_FILL_PASSAGE is an integer */
   return n;
 }
 
-static int _cffi_const_CAL_PART_VALUES(unsigned long long *o)
+static int _cffi_const_CAL_FILL_NUMBER(unsigned long long *o)
 {
-  int n = (CAL_PART_VALUES) <= 0;
-  *o = (unsigned long long)((CAL_PART_VALUES) | 0);  /* check that CAL_PART_VALUES is an integer */
+  int n = (CAL_FILL_NUMBER) <= 0;
+  *o = (unsigned long long)((CAL_FILL_NUMBER) | 0);  /* check that CAL_FILL_NUMBER is an integer */
   return n;
 }
 
-static int _cffi_const_CAL_PART_QUOTIENT(unsigned long long *o)
+static int _cffi_const_CAL_FILL_LEAD(unsigned long long *o)
 {
-  int n = (CAL_PART_QUOTIENT) <= 0;
-  *o = (unsigned long long)((CAL_PART_QUOTIENT) | 0);  /* check that CAL_PART_QUOTIENT is an integer */
+  int n = (CAL_FILL_LEAD) <= 0;
+  *o = (unsigned long long)((CAL_FILL_LEAD) | 0);  /* check that CAL_FILL_LEAD is an integer */
   return n;
 }
 
-static int _cffi_const_CAL_PART_LENT(unsigned long long *o)
+static int _cffi_const_CAL_FILL_SHORT(unsigned long long *o)
 {
-  int n = (CAL_PART_LENT) <= 0;
-  *o = (unsigned long long)((CAL_PART_LENT) | 0);  /* check that CAL_PART_LENT is an integer */
+  int n = (CAL_FILL_SHORT) <= 0;
+  *o = (unsigned long long)((CAL_FILL_SHORT) | 0);  /* check that CAL_FILL_SHORT is an integer */
   return n;
 }
 
-static int _cffi_const_CAL_PART_STRETCHED(unsigned long long *o)
+static int _cffi_const_CAL_FILL_LINK(unsigned long long *o)
 {
-  int n = (CAL_PART_STRETCHED) <= 0;
-  *o = (unsigned long long)((CAL_PART_STRETCHED) | 0);  /* check that CAL_PART_STRETCHED is an integer */
+  int n = (CAL_FILL_LINK) <= 0;
+  *o = (unsigned long long)((CAL_FILL_LINK) | 0);  /* check that CAL_FILL_LINK is an integer */
   return n;
 }
 
-static int _cffi_const_CAL_PART_FLAGGED(unsigned long long *o)
+static int _cffi_const_CAL_FILL_ROWS(unsigned long long *o)
 {
-  int n = (CAL_PART_FLAGGED) <= 0;
-  *o = (unsigned long long)((CAL_PART_FLAGGED) | 0);  /* check that CAL_PART_FLAGGED is an integer */
+  int n = (CAL_FILL_ROWS) <= 0;
+  *o = (unsigned long long)((CAL_FILL_ROWS) | 0);  /* check that CAL_FILL_ROWS is an integer */
   return n;
 }
 
-static int _cffi_const_CAL_COPY_BOOL(unsigned long long *o)
+static int _cffi_const_CAL_FILL_USED(unsigned long long *o)
 {
-  int n = (CAL_COPY_BOOL) <= 0;
-  *o = (unsigned long long)((CAL_COPY_BOOL) | 0);  /* check that CAL_COPY_BOOL is an integer */
+  int n = (CAL_FILL_USED) <= 0;
+  *o = (unsigned long long)((CAL_FILL_USED) | 0);  /* check that CAL_FILL_USED is an integer */
   return n;
 }
 
-static int _cffi_const_CAL_COPY_INT2(unsigned long long *o)
+static int _cffi_const_CAL_FILL_OPENING(unsigned long long *o)
 {
-  int n = (CAL_COPY_INT2) <= 0;
-  *o = (unsigned long long)((CAL_COPY_INT2) | 0);  /* check that CAL_COPY_INT2 is an integer */
+  int n = (CAL_FILL_OPENING) <= 0;
+  *o = (unsigned long long)((CAL_FILL_OPENING) | 0);  /* check that CAL_FILL_OPENING is an integer */
   return n;
 }
 
-static int _cffi_const_CAL_COPY_INT4(unsigned long long *o)
+static int _cffi_const_CAL_FILL_MOST(unsigned long long *o)
 {
-  int n = (CAL_COPY_INT4) <= 0;
-  *o = (unsigned long long)((CAL_COPY_INT4) | 0);  /* check that CAL_COPY_INT4 is an integer */
+  int n = (CAL_FILL_MOST) <= 0;
+  *o = (unsigned long long)((CAL_FILL_MOST) | 0);  /* check that CAL_FILL_MOST is an integer */
   return n;
 }
 
-static int _cffi_const_CAL_COPY_INT8(unsigned long long *o)
+static int _cffi_const_CAL_FILL_CAP(unsigned long long *o)
 {
-  int n = (CAL_COPY_INT8) <= 0;
-  *o = (unsigned long long)((CAL_COPY_INT8) | 0);  /* check that CAL_COPY_INT8 is an integer */
+  int n = (CAL_FILL_CAP) <= 0;
+  *o = (unsigned long long)((CAL_FILL_CAP) | 0);  /* check that CAL_FILL_CAP is an integer */
   return n;
 }
 
-static int _cffi_const_CAL_COPY_FLOAT4(unsigned long long *o)
+static int _cffi_const_CAL_FILL_FLOOR(unsigned long long *o)
 {
-  int n = (CAL_COPY_FLOAT4) <= 0;
-  *o = (unsigned long long)((CAL_COPY_FLOAT4) | 0);  /* check that CAL_COPY_FLOAT4 is an integer */
+  int n = (CAL_FILL_FLOOR) <= 0;
+  *o = (unsigned long long)((CAL_FILL_FLOOR) | 0);  /* check that CAL_FILL_FLOOR is an integer */
   return n;
 }
 
-static int _cffi_const_CAL_COPY_FLOAT8(unsigned long long *o)
+static int _cffi_const_CAL_FILL_SECTION_ROWS(unsigned long long *o)
 {
-  int n = (CAL_COPY_FLOAT8) <= 0;
-  *o = (unsigned long long)((CAL_COPY_FLOAT8) | 0);  /* check that CAL_COPY_FLOAT8 is an integer */
+  int n = (CAL_FILL_SECTION_ROWS) <= 0;
+  *o = (unsigned long long)((CAL_FILL_SECTION_ROWS) | 0);  /* check that CAL_FILL_SECTION_ROWS is an integer */
   return n;
 }
 
-static int _cffi_const_CAL_COPY_UUID(unsigned long long *o)
+static int _cffi_const_CAL_FILL_SEPARATOR(unsigned long long *o)
 {
-  int n = (CAL_COPY_UUID) <= 0;
-  *o = (unsigned long long)((CAL_COPY_UUID) | 0);  /* check that CAL_COPY_UUID is an integer */
+  int n = (CAL_FILL_SEPARATOR) <= 0;
+  *o = (unsigned long long)((CAL_FILL_SEPARATOR) | 0);  /* check that CAL_FILL_SEPARATOR is an integer */
   return n;
 }
 
-static int _cffi_const_CAL_COPY_INSTANT(unsigned long long *o)
+static int _cffi_const_CAL_FILL_LINE(unsigned long long *o)
 {
-  int n = (CAL_COPY_INSTANT) <= 0;
-  *o = (unsigned long long)((CAL_COPY_INSTANT) | 0);  /* check that CAL_COPY_INSTANT is an integer */
+  int n = (CAL_FILL_LINE) <= 0;
+  *o = (unsigned long long)((CAL_FILL_LINE) | 0);  /* check that CAL_FILL_LINE is an integer */
   return n;
 }
 
-static int _cffi_const_CAL_COPY_BYTES(unsigned long long *o)
+static int _cffi_const_CAL_FILL_HOLE(unsigned long long *o)
 {
-  int n = (CAL_COPY_BYTES) <= 0;
-  *o = (unsigned long long)((CAL_COPY_BYTES) | 0);  /* check that CAL_COPY_BYTES is an integer */
+  int n = (CAL_FILL_HOLE) <= 0;
+  *o = (unsigned long long)((CAL_FILL_HOLE) | 0);  /* check that CAL_FILL_HOLE is an integer */
   return n;
 }
 
-static int _cffi_const_CAL_COPY_TEXT(unsigned long long *o)
+static int _cffi_const_CAL_FILL_LEAST(unsigned long long *o)
 {
-  int n = (CAL_COPY_TEXT) <= 0;
-  *o = (unsigned long long)((CAL_COPY_TEXT) | 0);  /* check that CAL_COPY_TEXT is an integer */
+  int n = (CAL_FILL_LEAST) <= 0;
+  *o = (unsigned long long)((CAL_FILL_LEAST) | 0);  /* check that CAL_FILL_LEAST is an integer */
   return n;
 }
 
-static int _cffi_const_CAL_COPY_JSONB(unsigned long long *o)
+static int _cffi_const_CAL_FILL_MEASURES(unsigned long long *o)
 {
-  int n = (CAL_COPY_JSONB) <= 0;
-  *o = (unsigned long long)((CAL_COPY_JSONB) | 0);  /* check that CAL_COPY_JSONB is an integer */
-  return n;
-}
-
-static int _cffi_const_CAL_COPY_TEXT_ARRAY(unsigned long long *o)
-{
-  int n = (CAL_COPY_TEXT_ARRAY) <= 0;
-  *o = (unsigned long long)((CAL_COPY_TEXT_ARRAY) | 0);  /* check that CAL_COPY_TEXT_ARRAY is an integer */
-  return n;
-}
-
-static int _cffi_const_CAL_COPY_UUID_ARRAY(unsigned long long *o)
-{
-  int n = (CAL_COPY_UUID_ARRAY) <= 0;
-  *o = (unsigned long long)((CAL_COPY_UUID_ARRAY) | 0);  /* check that CAL_COPY_UUID_ARRAY is an integer */
-  return n;
-}
-
-static int _cffi_const_CAL_COPY_VECTOR(unsigned long long *o)
-{
-  int n = (CAL_COPY_VECTOR) <= 0;
-  *o = (unsigned long long)((CAL_COPY_VECTOR) | 0);  /* check that CAL_COPY_VECTOR is an integer */
-  return n;
-}
-
-static int _cffi_const_CAL_COPY_HALFVEC(unsigned long long *o)
-{
-  int n = (CAL_COPY_HALFVEC) <= 0;
-  *o = (unsigned long long)((CAL_COPY_HALFVEC) | 0);  /* check that CAL_COPY_HALFVEC is an integer */
+  int n = (CAL_FILL_MEASURES) <= 0;
+  *o = (unsigned long long)((CAL_FILL_MEASURES) | 0);  /* check that CAL_FILL_MEASURES is an integer */
   return n;
 }
 
@@ -1828,10 +2042,10 @@ _cffi_f_cal_copy_decode(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(327), arg2, (char **)&x2);
+      _cffi_type(361), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (cal_copy_buffer *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(327), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(361), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2039,10 +2253,10 @@ _cffi_f_cal_copy_scan(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(335), arg2, (char **)&x2);
+      _cffi_type(369), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (cal_copy_buffer const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(335), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(369), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2074,10 +2288,10 @@ _cffi_f_cal_copy_scan(PyObject *self, PyObject *args)
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(195), arg7, (char **)&x7);
+      _cffi_type(229), arg7, (char **)&x7);
   if (datasize != 0) {
     x7 = ((size_t)datasize) <= 640 ? (int32_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(195), arg7, (char **)&x7,
+    if (_cffi_convert_array_argument(_cffi_type(229), arg7, (char **)&x7,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2270,6 +2484,342 @@ _cffi_f_cal_file_stat(PyObject *self, PyObject *args)
 }
 #else
 #  define _cffi_f_cal_file_stat _cffi_d_cal_file_stat
+#endif
+
+static int32_t _cffi_d_cal_fill_link(int64_t * x0, size_t x1, size_t x2, int64_t * x3, size_t x4)
+{
+  return cal_fill_link(x0, x1, x2, x3, x4);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_cal_fill_link(PyObject *self, PyObject *args)
+{
+  int64_t * x0;
+  size_t x1;
+  size_t x2;
+  int64_t * x3;
+  size_t x4;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  int32_t result;
+  PyObject *pyresult;
+  PyObject *arg0;
+  PyObject *arg1;
+  PyObject *arg2;
+  PyObject *arg3;
+  PyObject *arg4;
+
+  if (!PyArg_UnpackTuple(args, "cal_fill_link", 5, 5, &arg0, &arg1, &arg2, &arg3, &arg4))
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(33), arg0, (char **)&x0);
+  if (datasize != 0) {
+    x0 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(33), arg0, (char **)&x0,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x1 = _cffi_to_c_int(arg1, size_t);
+  if (x1 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  x2 = _cffi_to_c_int(arg2, size_t);
+  if (x2 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(33), arg3, (char **)&x3);
+  if (datasize != 0) {
+    x3 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(33), arg3, (char **)&x3,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x4 = _cffi_to_c_int(arg4, size_t);
+  if (x4 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = cal_fill_link(x0, x1, x2, x3, x4); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_int(result, int32_t);
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  return pyresult;
+}
+#else
+#  define _cffi_f_cal_fill_link _cffi_d_cal_fill_link
+#endif
+
+static int32_t _cffi_d_cal_fill_price(int64_t const * x0, size_t x1, int64_t * x2, size_t x3, int64_t const * x4, uint8_t * x5, size_t x6, int64_t x7, int32_t x8, int64_t * x9)
+{
+  return cal_fill_price(x0, x1, x2, x3, x4, x5, x6, x7, x8, x9);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_cal_fill_price(PyObject *self, PyObject *args)
+{
+  int64_t const * x0;
+  size_t x1;
+  int64_t * x2;
+  size_t x3;
+  int64_t const * x4;
+  uint8_t * x5;
+  size_t x6;
+  int64_t x7;
+  int32_t x8;
+  int64_t * x9;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  int32_t result;
+  PyObject *pyresult;
+  PyObject *arg0;
+  PyObject *arg1;
+  PyObject *arg2;
+  PyObject *arg3;
+  PyObject *arg4;
+  PyObject *arg5;
+  PyObject *arg6;
+  PyObject *arg7;
+  PyObject *arg8;
+  PyObject *arg9;
+
+  if (!PyArg_UnpackTuple(args, "cal_fill_price", 10, 10, &arg0, &arg1, &arg2, &arg3, &arg4, &arg5, &arg6, &arg7, &arg8, &arg9))
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(16), arg0, (char **)&x0);
+  if (datasize != 0) {
+    x0 = ((size_t)datasize) <= 640 ? (int64_t const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(16), arg0, (char **)&x0,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x1 = _cffi_to_c_int(arg1, size_t);
+  if (x1 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(33), arg2, (char **)&x2);
+  if (datasize != 0) {
+    x2 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(33), arg2, (char **)&x2,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x3 = _cffi_to_c_int(arg3, size_t);
+  if (x3 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(16), arg4, (char **)&x4);
+  if (datasize != 0) {
+    x4 = ((size_t)datasize) <= 640 ? (int64_t const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(16), arg4, (char **)&x4,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(5), arg5, (char **)&x5);
+  if (datasize != 0) {
+    x5 = ((size_t)datasize) <= 640 ? (uint8_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(5), arg5, (char **)&x5,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x6 = _cffi_to_c_int(arg6, size_t);
+  if (x6 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  x7 = _cffi_to_c_int(arg7, int64_t);
+  if (x7 == (int64_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  x8 = _cffi_to_c_int(arg8, int32_t);
+  if (x8 == (int32_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(33), arg9, (char **)&x9);
+  if (datasize != 0) {
+    x9 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(33), arg9, (char **)&x9,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = cal_fill_price(x0, x1, x2, x3, x4, x5, x6, x7, x8, x9); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_int(result, int32_t);
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  return pyresult;
+}
+#else
+#  define _cffi_f_cal_fill_price _cffi_d_cal_fill_price
+#endif
+
+static int32_t _cffi_d_cal_fill_walk(int64_t const * x0, size_t x1, int64_t * x2, size_t x3, int64_t const * x4, int64_t const * x5, size_t x6, int32_t x7, int64_t x8, uint8_t * x9, int64_t * x10, int64_t * x11, size_t * x12)
+{
+  return cal_fill_walk(x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, x10, x11, x12);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_cal_fill_walk(PyObject *self, PyObject *args)
+{
+  int64_t const * x0;
+  size_t x1;
+  int64_t * x2;
+  size_t x3;
+  int64_t const * x4;
+  int64_t const * x5;
+  size_t x6;
+  int32_t x7;
+  int64_t x8;
+  uint8_t * x9;
+  int64_t * x10;
+  int64_t * x11;
+  size_t * x12;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  int32_t result;
+  PyObject *pyresult;
+  PyObject *arg0;
+  PyObject *arg1;
+  PyObject *arg2;
+  PyObject *arg3;
+  PyObject *arg4;
+  PyObject *arg5;
+  PyObject *arg6;
+  PyObject *arg7;
+  PyObject *arg8;
+  PyObject *arg9;
+  PyObject *arg10;
+  PyObject *arg11;
+  PyObject *arg12;
+
+  if (!PyArg_UnpackTuple(args, "cal_fill_walk", 13, 13, &arg0, &arg1, &arg2, &arg3, &arg4, &arg5, &arg6, &arg7, &arg8, &arg9, &arg10, &arg11, &arg12))
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(16), arg0, (char **)&x0);
+  if (datasize != 0) {
+    x0 = ((size_t)datasize) <= 640 ? (int64_t const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(16), arg0, (char **)&x0,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x1 = _cffi_to_c_int(arg1, size_t);
+  if (x1 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(33), arg2, (char **)&x2);
+  if (datasize != 0) {
+    x2 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(33), arg2, (char **)&x2,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x3 = _cffi_to_c_int(arg3, size_t);
+  if (x3 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(16), arg4, (char **)&x4);
+  if (datasize != 0) {
+    x4 = ((size_t)datasize) <= 640 ? (int64_t const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(16), arg4, (char **)&x4,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(16), arg5, (char **)&x5);
+  if (datasize != 0) {
+    x5 = ((size_t)datasize) <= 640 ? (int64_t const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(16), arg5, (char **)&x5,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x6 = _cffi_to_c_int(arg6, size_t);
+  if (x6 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  x7 = _cffi_to_c_int(arg7, int32_t);
+  if (x7 == (int32_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  x8 = _cffi_to_c_int(arg8, int64_t);
+  if (x8 == (int64_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(5), arg9, (char **)&x9);
+  if (datasize != 0) {
+    x9 = ((size_t)datasize) <= 640 ? (uint8_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(5), arg9, (char **)&x9,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(33), arg10, (char **)&x10);
+  if (datasize != 0) {
+    x10 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(33), arg10, (char **)&x10,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(33), arg11, (char **)&x11);
+  if (datasize != 0) {
+    x11 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(33), arg11, (char **)&x11,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(7), arg12, (char **)&x12);
+  if (datasize != 0) {
+    x12 = ((size_t)datasize) <= 640 ? (size_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(7), arg12, (char **)&x12,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = cal_fill_walk(x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, x10, x11, x12); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_int(result, int32_t);
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  return pyresult;
+}
+#else
+#  define _cffi_f_cal_fill_walk _cffi_d_cal_fill_walk
 #endif
 
 static int32_t _cffi_d_cal_join(cal_part const * x0, size_t x1, size_t x2, int64_t const * x3, size_t x4, uint8_t const * x5, double x6, uint64_t const * x7, size_t x8, double * x9, int64_t * x10, float * x11, double * x12, size_t * x13)
@@ -2894,10 +3444,10 @@ _cffi_f_cal_pairs_above_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(186), arg1, (char **)&x1);
+      _cffi_type(220), arg1, (char **)&x1);
   if (datasize != 0) {
     x1 = ((size_t)datasize) <= 640 ? (cal_segment const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(186), arg1, (char **)&x1,
+    if (_cffi_convert_array_argument(_cffi_type(220), arg1, (char **)&x1,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2915,10 +3465,10 @@ _cffi_f_cal_pairs_above_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(190), arg5, (char **)&x5);
+      _cffi_type(224), arg5, (char **)&x5);
   if (datasize != 0) {
     x5 = ((size_t)datasize) <= 640 ? (int8_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(190), arg5, (char **)&x5,
+    if (_cffi_convert_array_argument(_cffi_type(224), arg5, (char **)&x5,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2960,10 +3510,10 @@ _cffi_f_cal_pairs_above_f32(PyObject *self, PyObject *args)
   }
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(195), arg10, (char **)&x10);
+      _cffi_type(229), arg10, (char **)&x10);
   if (datasize != 0) {
     x10 = ((size_t)datasize) <= 640 ? (int32_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(195), arg10, (char **)&x10,
+    if (_cffi_convert_array_argument(_cffi_type(229), arg10, (char **)&x10,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3018,10 +3568,10 @@ _cffi_f_cal_phrase_matches(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(314), arg0, (char **)&x0);
+      _cffi_type(348), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (uint8_t const * const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(314), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(348), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3782,10 +4332,10 @@ _cffi_f_cal_score_bounds_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(186), arg2, (char **)&x2);
+      _cffi_type(220), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (cal_segment const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(186), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(220), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3808,10 +4358,10 @@ _cffi_f_cal_score_bounds_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(190), arg6, (char **)&x6);
+      _cffi_type(224), arg6, (char **)&x6);
   if (datasize != 0) {
     x6 = ((size_t)datasize) <= 640 ? (int8_t *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(190), arg6, (char **)&x6,
+    if (_cffi_convert_array_argument(_cffi_type(224), arg6, (char **)&x6,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3905,10 +4455,10 @@ _cffi_f_cal_scores_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(186), arg2, (char **)&x2);
+      _cffi_type(220), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (cal_segment const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(186), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(220), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -4691,10 +5241,10 @@ _cffi_f_cal_topk_f32(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(186), arg2, (char **)&x2);
+      _cffi_type(220), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (cal_segment const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(186), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(220), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -5214,11 +5764,32 @@ static const struct _cffi_global_s _cffi_globals[] = {
   { "CAL_E_OVERFLOW", (void *)_cffi_const_CAL_E_OVERFLOW, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "CAL_E_SECTION", (void *)_cffi_const_CAL_E_SECTION, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "CAL_E_UNSUPPORTED", (void *)_cffi_const_CAL_E_UNSUPPORTED, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "CAL_FILL_CAP", (void *)_cffi_const_CAL_FILL_CAP, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "CAL_FILL_COMPRESSED", (void *)_cffi_const_CAL_FILL_COMPRESSED, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "CAL_FILL_COST", (void *)_cffi_const_CAL_FILL_COST, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "CAL_FILL_CUT", (void *)_cffi_const_CAL_FILL_CUT, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "CAL_FILL_EXCLUDED_BUDGET", (void *)_cffi_const_CAL_FILL_EXCLUDED_BUDGET, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "CAL_FILL_EXCLUDED_GROUP", (void *)_cffi_const_CAL_FILL_EXCLUDED_GROUP, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "CAL_FILL_EXCLUDED_RELEVANCE", (void *)_cffi_const_CAL_FILL_EXCLUDED_RELEVANCE, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "CAL_FILL_EXCLUDED_SECTION_BUDGET", (void *)_cffi_const_CAL_FILL_EXCLUDED_SECTION_BUDGET, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "CAL_FILL_FLOOR", (void *)_cffi_const_CAL_FILL_FLOOR, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "CAL_FILL_HOLE", (void *)_cffi_const_CAL_FILL_HOLE, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "CAL_FILL_INCLUDED", (void *)_cffi_const_CAL_FILL_INCLUDED, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "CAL_FILL_LEAD", (void *)_cffi_const_CAL_FILL_LEAD, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "CAL_FILL_LEAST", (void *)_cffi_const_CAL_FILL_LEAST, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "CAL_FILL_LINE", (void *)_cffi_const_CAL_FILL_LINE, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "CAL_FILL_LINK", (void *)_cffi_const_CAL_FILL_LINK, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "CAL_FILL_MEASURES", (void *)_cffi_const_CAL_FILL_MEASURES, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "CAL_FILL_MOST", (void *)_cffi_const_CAL_FILL_MOST, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "CAL_FILL_NUMBER", (void *)_cffi_const_CAL_FILL_NUMBER, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "CAL_FILL_OPENING", (void *)_cffi_const_CAL_FILL_OPENING, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "CAL_FILL_PASSAGE", (void *)_cffi_const_CAL_FILL_PASSAGE, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "CAL_FILL_ROWS", (void *)_cffi_const_CAL_FILL_ROWS, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "CAL_FILL_SECTION", (void *)_cffi_const_CAL_FILL_SECTION, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "CAL_FILL_SECTION_ROWS", (void *)_cffi_const_CAL_FILL_SECTION_ROWS, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "CAL_FILL_SEPARATOR", (void *)_cffi_const_CAL_FILL_SEPARATOR, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "CAL_FILL_SHORT", (void *)_cffi_const_CAL_FILL_SHORT, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "CAL_FILL_USED", (void *)_cffi_const_CAL_FILL_USED, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "CAL_METRIC_COSINE", (void *)_cffi_const_CAL_METRIC_COSINE, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "CAL_METRIC_INNER_PRODUCT", (void *)_cffi_const_CAL_METRIC_INNER_PRODUCT, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "CAL_METRIC_L2", (void *)_cffi_const_CAL_METRIC_L2, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
@@ -5234,42 +5805,49 @@ static const struct _cffi_global_s _cffi_globals[] = {
   { "CAL_VOCABULARIES", (void *)_cffi_const_CAL_VOCABULARIES, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "CAL_VOCABULARY_CL100K", (void *)_cffi_const_CAL_VOCABULARY_CL100K, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "CAL_VOCABULARY_O200K", (void *)_cffi_const_CAL_VOCABULARY_O200K, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "CAL_WALK_COMPRESSED", (void *)_cffi_const_CAL_WALK_COMPRESSED, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "CAL_WALK_EITHER", (void *)_cffi_const_CAL_WALK_EITHER, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "CAL_WALK_SHARES", (void *)_cffi_const_CAL_WALK_SHARES, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
+  { "CAL_WALK_WHOLE", (void *)_cffi_const_CAL_WALK_WHOLE, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "cal_best_scores", (void *)_cffi_f_cal_best_scores, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 136), (void *)_cffi_d_cal_best_scores },
   { "cal_code_rows_f32", (void *)_cffi_f_cal_code_rows_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 146), (void *)_cffi_d_cal_code_rows_f32 },
-  { "cal_copy_decode", (void *)_cffi_f_cal_copy_decode, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 324), (void *)_cffi_d_cal_copy_decode },
+  { "cal_copy_decode", (void *)_cffi_f_cal_copy_decode, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 358), (void *)_cffi_d_cal_copy_decode },
   { "cal_copy_encode", (void *)_cffi_f_cal_copy_encode, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 0), (void *)_cffi_d_cal_copy_encode },
-  { "cal_copy_scan", (void *)_cffi_f_cal_copy_scan, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 332), (void *)_cffi_d_cal_copy_scan },
-  { "cal_cpu_features", (void *)_cffi_f_cal_cpu_features, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 353), (void *)_cffi_d_cal_cpu_features },
+  { "cal_copy_scan", (void *)_cffi_f_cal_copy_scan, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 366), (void *)_cffi_d_cal_copy_scan },
+  { "cal_cpu_features", (void *)_cffi_f_cal_cpu_features, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 387), (void *)_cffi_d_cal_cpu_features },
   { "cal_file_fstat", (void *)_cffi_f_cal_file_fstat, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 156), (void *)_cffi_d_cal_file_fstat },
-  { "cal_file_mark", (void *)_cffi_f_cal_file_mark, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 310), (void *)_cffi_d_cal_file_mark },
+  { "cal_file_mark", (void *)_cffi_f_cal_file_mark, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 344), (void *)_cffi_d_cal_file_mark },
   { "cal_file_stat", (void *)_cffi_f_cal_file_stat, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 132), (void *)_cffi_d_cal_file_stat },
+  { "cal_fill_link", (void *)_cffi_f_cal_fill_link, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 160), (void *)_cffi_d_cal_fill_link },
+  { "cal_fill_price", (void *)_cffi_f_cal_fill_price, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 182), (void *)_cffi_d_cal_fill_price },
+  { "cal_fill_walk", (void *)_cffi_f_cal_fill_walk, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 167), (void *)_cffi_d_cal_fill_walk },
   { "cal_join", (void *)_cffi_f_cal_join, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 22), (void *)_cffi_d_cal_join },
   { "cal_join_told", (void *)_cffi_f_cal_join_told, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 12), (void *)_cffi_d_cal_join_told },
   { "cal_keyword_scores", (void *)_cffi_f_cal_keyword_scores, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 54), (void *)_cffi_d_cal_keyword_scores },
-  { "cal_norms_f32", (void *)_cffi_f_cal_norms_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 197), (void *)_cffi_d_cal_norms_f32 },
-  { "cal_pairs_above_f32", (void *)_cffi_f_cal_pairs_above_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 184), (void *)_cffi_d_cal_pairs_above_f32 },
-  { "cal_phrase_matches", (void *)_cffi_f_cal_phrase_matches, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 313), (void *)_cffi_d_cal_phrase_matches },
+  { "cal_norms_f32", (void *)_cffi_f_cal_norms_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 231), (void *)_cffi_d_cal_norms_f32 },
+  { "cal_pairs_above_f32", (void *)_cffi_f_cal_pairs_above_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 218), (void *)_cffi_d_cal_pairs_above_f32 },
+  { "cal_phrase_matches", (void *)_cffi_f_cal_phrase_matches, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 347), (void *)_cffi_d_cal_phrase_matches },
   { "cal_postings_add", (void *)_cffi_f_cal_postings_add, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 38), (void *)_cffi_d_cal_postings_add },
   { "cal_postings_count", (void *)_cffi_f_cal_postings_count, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 79), (void *)_cffi_d_cal_postings_count },
   { "cal_postings_documents", (void *)_cffi_f_cal_postings_documents, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 87), (void *)_cffi_d_cal_postings_documents },
   { "cal_rank_and_fill", (void *)_cffi_f_cal_rank_and_fill, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 96), (void *)_cffi_d_cal_rank_and_fill },
-  { "cal_rank_scratch", (void *)_cffi_f_cal_rank_scratch, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 344), (void *)_cffi_d_cal_rank_scratch },
-  { "cal_score_batch_f32", (void *)_cffi_f_cal_score_batch_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 247), (void *)_cffi_d_cal_score_batch_f32 },
-  { "cal_score_bounds_f32", (void *)_cffi_f_cal_score_bounds_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 204), (void *)_cffi_d_cal_score_bounds_f32 },
-  { "cal_scores_f32", (void *)_cffi_f_cal_scores_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 234), (void *)_cffi_d_cal_scores_f32 },
-  { "cal_sha256_spans_i32", (void *)_cffi_f_cal_sha256_spans_i32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 294), (void *)_cffi_d_cal_sha256_spans_i32 },
-  { "cal_sha256_spans_i64", (void *)_cffi_f_cal_sha256_spans_i64, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 302), (void *)_cffi_d_cal_sha256_spans_i64 },
-  { "cal_sums_f32", (void *)_cffi_f_cal_sums_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 259), (void *)_cffi_d_cal_sums_f32 },
-  { "cal_tokens_bytes_spans_i32", (void *)_cffi_f_cal_tokens_bytes_spans_i32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 160), (void *)_cffi_d_cal_tokens_bytes_spans_i32 },
-  { "cal_tokens_bytes_spans_i64", (void *)_cffi_f_cal_tokens_bytes_spans_i64, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 168), (void *)_cffi_d_cal_tokens_bytes_spans_i64 },
-  { "cal_tokens_calibrated_prefix", (void *)_cffi_f_cal_tokens_calibrated_prefix, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 286), (void *)_cffi_d_cal_tokens_calibrated_prefix },
-  { "cal_tokens_calibrated_spans_i32", (void *)_cffi_f_cal_tokens_calibrated_spans_i32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 268), (void *)_cffi_d_cal_tokens_calibrated_spans_i32 },
-  { "cal_tokens_calibrated_spans_i64", (void *)_cffi_f_cal_tokens_calibrated_spans_i64, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 277), (void *)_cffi_d_cal_tokens_calibrated_spans_i64 },
-  { "cal_topk_f32", (void *)_cffi_f_cal_topk_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 216), (void *)_cffi_d_cal_topk_f32 },
-  { "cal_topk_scratch", (void *)_cffi_f_cal_topk_scratch, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 348), (void *)_cffi_d_cal_topk_scratch },
+  { "cal_rank_scratch", (void *)_cffi_f_cal_rank_scratch, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 378), (void *)_cffi_d_cal_rank_scratch },
+  { "cal_score_batch_f32", (void *)_cffi_f_cal_score_batch_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 281), (void *)_cffi_d_cal_score_batch_f32 },
+  { "cal_score_bounds_f32", (void *)_cffi_f_cal_score_bounds_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 238), (void *)_cffi_d_cal_score_bounds_f32 },
+  { "cal_scores_f32", (void *)_cffi_f_cal_scores_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 268), (void *)_cffi_d_cal_scores_f32 },
+  { "cal_sha256_spans_i32", (void *)_cffi_f_cal_sha256_spans_i32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 328), (void *)_cffi_d_cal_sha256_spans_i32 },
+  { "cal_sha256_spans_i64", (void *)_cffi_f_cal_sha256_spans_i64, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 336), (void *)_cffi_d_cal_sha256_spans_i64 },
+  { "cal_sums_f32", (void *)_cffi_f_cal_sums_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 293), (void *)_cffi_d_cal_sums_f32 },
+  { "cal_tokens_bytes_spans_i32", (void *)_cffi_f_cal_tokens_bytes_spans_i32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 194), (void *)_cffi_d_cal_tokens_bytes_spans_i32 },
+  { "cal_tokens_bytes_spans_i64", (void *)_cffi_f_cal_tokens_bytes_spans_i64, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 202), (void *)_cffi_d_cal_tokens_bytes_spans_i64 },
+  { "cal_tokens_calibrated_prefix", (void *)_cffi_f_cal_tokens_calibrated_prefix, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 320), (void *)_cffi_d_cal_tokens_calibrated_prefix },
+  { "cal_tokens_calibrated_spans_i32", (void *)_cffi_f_cal_tokens_calibrated_spans_i32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 302), (void *)_cffi_d_cal_tokens_calibrated_spans_i32 },
+  { "cal_tokens_calibrated_spans_i64", (void *)_cffi_f_cal_tokens_calibrated_spans_i64, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 311), (void *)_cffi_d_cal_tokens_calibrated_spans_i64 },
+  { "cal_topk_f32", (void *)_cffi_f_cal_topk_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 250), (void *)_cffi_d_cal_topk_f32 },
+  { "cal_topk_scratch", (void *)_cffi_f_cal_topk_scratch, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 382), (void *)_cffi_d_cal_topk_scratch },
   { "cal_uuid7", (void *)_cffi_f_cal_uuid7, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 110), (void *)_cffi_d_cal_uuid7 },
   { "cal_words_intern", (void *)_cffi_f_cal_words_intern, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 121), (void *)_cffi_d_cal_words_intern },
-  { "cal_words_pack", (void *)_cffi_f_cal_words_pack, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 176), (void *)_cffi_d_cal_words_pack },
+  { "cal_words_pack", (void *)_cffi_f_cal_words_pack, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 210), (void *)_cffi_d_cal_words_pack },
   { "cal_words_rehash", (void *)_cffi_f_cal_words_rehash, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 118), (void *)_cffi_d_cal_words_rehash },
 };
 
@@ -5297,10 +5875,10 @@ static const struct _cffi_field_s _cffi_fields[] = {
               _CFFI_OP(_CFFI_OP_NOOP, 5) },
   { "offsets", offsetof(cal_copy_buffer, offsets),
                sizeof(((cal_copy_buffer *)0)->offsets),
-               _CFFI_OP(_CFFI_OP_NOOP, 195) },
+               _CFFI_OP(_CFFI_OP_NOOP, 229) },
   { "items", offsetof(cal_copy_buffer, items),
              sizeof(((cal_copy_buffer *)0)->items),
-             _CFFI_OP(_CFFI_OP_NOOP, 195) },
+             _CFFI_OP(_CFFI_OP_NOOP, 229) },
   { "kind", offsetof(cal_copy_column, kind),
             sizeof(((cal_copy_column *)0)->kind),
             _CFFI_OP(_CFFI_OP_NOOP, 40) },
@@ -5405,7 +5983,7 @@ static const struct _cffi_field_s _cffi_fields[] = {
              _CFFI_OP(_CFFI_OP_NOOP, 28) },
   { "segments", offsetof(cal_postings, segments),
                 sizeof(((cal_postings *)0)->segments),
-                _CFFI_OP(_CFFI_OP_NOOP, 380) },
+                _CFFI_OP(_CFFI_OP_NOOP, 419) },
   { "segment_count", offsetof(cal_postings, segment_count),
                      sizeof(((cal_postings *)0)->segment_count),
                      _CFFI_OP(_CFFI_OP_NOOP, 2) },
@@ -5423,7 +6001,7 @@ static const struct _cffi_field_s _cffi_fields[] = {
             _CFFI_OP(_CFFI_OP_NOOP, 48) },
   { "left", offsetof(cal_postings, left),
             sizeof(((cal_postings *)0)->left),
-            _CFFI_OP(_CFFI_OP_NOOP, 378) },
+            _CFFI_OP(_CFFI_OP_NOOP, 417) },
   { "level", offsetof(cal_postings, level),
              sizeof(((cal_postings *)0)->level),
              _CFFI_OP(_CFFI_OP_NOOP, 5) },
@@ -5505,69 +6083,80 @@ static const struct _cffi_field_s _cffi_fields[] = {
 };
 
 static const struct _cffi_struct_union_s _cffi_struct_unions[] = {
-  { "$cal_copy_buffer", 355, _CFFI_F_CHECK_FIELDS,
+  { "$cal_copy_buffer", 389, _CFFI_F_CHECK_FIELDS,
     sizeof(cal_copy_buffer), offsetof(struct _cffi_align_typedef_cal_copy_buffer, y), 0, 9 },
-  { "$cal_copy_column", 356, _CFFI_F_CHECK_FIELDS,
+  { "$cal_copy_column", 390, _CFFI_F_CHECK_FIELDS,
     sizeof(cal_copy_column), offsetof(struct _cffi_align_typedef_cal_copy_column, y), 9, 15 },
-  { "$cal_copy_fault", 357, _CFFI_F_CHECK_FIELDS,
+  { "$cal_copy_fault", 391, _CFFI_F_CHECK_FIELDS,
     sizeof(cal_copy_fault), offsetof(struct _cffi_align_typedef_cal_copy_fault, y), 24, 3 },
-  { "$cal_lending", 358, _CFFI_F_CHECK_FIELDS,
+  { "$cal_lending", 392, _CFFI_F_CHECK_FIELDS,
     sizeof(cal_lending), offsetof(struct _cffi_align_typedef_cal_lending, y), 27, 6 },
-  { "$cal_part", 359, _CFFI_F_CHECK_FIELDS,
+  { "$cal_part", 393, _CFFI_F_CHECK_FIELDS,
     sizeof(cal_part), offsetof(struct _cffi_align_typedef_cal_part, y), 33, 10 },
-  { "$cal_postings", 360, _CFFI_F_CHECK_FIELDS,
+  { "$cal_postings", 394, _CFFI_F_CHECK_FIELDS,
     sizeof(cal_postings), offsetof(struct _cffi_align_typedef_cal_postings, y), 43, 9 },
-  { "$cal_rank_columns", 361, _CFFI_F_CHECK_FIELDS,
+  { "$cal_rank_columns", 395, _CFFI_F_CHECK_FIELDS,
     sizeof(cal_rank_columns), offsetof(struct _cffi_align_typedef_cal_rank_columns, y), 52, 7 },
-  { "$cal_segment", 362, _CFFI_F_CHECK_FIELDS,
+  { "$cal_segment", 396, _CFFI_F_CHECK_FIELDS,
     sizeof(cal_segment), offsetof(struct _cffi_align_typedef_cal_segment, y), 59, 7 },
-  { "$cal_uuid7_state", 363, _CFFI_F_CHECK_FIELDS,
+  { "$cal_uuid7_state", 397, _CFFI_F_CHECK_FIELDS,
     sizeof(cal_uuid7_state), offsetof(struct _cffi_align_typedef_cal_uuid7_state, y), 66, 2 },
-  { "$cal_words", 364, _CFFI_F_CHECK_FIELDS,
+  { "$cal_words", 398, _CFFI_F_CHECK_FIELDS,
     sizeof(cal_words), offsetof(struct _cffi_align_typedef_cal_words, y), 68, 8 },
 };
 
 static const struct _cffi_enum_s _cffi_enums[] = {
-  { "$1", 368, _cffi_prim_int(4, 0),
+  { "$1", 407, _cffi_prim_int(4, 0),
     "CAL_OK,CAL_E_UNSUPPORTED,CAL_E_ARGUMENT,CAL_E_NON_FINITE,CAL_E_OFFSETS,CAL_E_SECTION,CAL_E_GROUP,CAL_E_NEGATIVE,"
     "CAL_E_OVERFLOW,CAL_E_COPY" },
-  { "$10", 366, _cffi_prim_int(4, 0),
-    "CAL_COPY_DIMENSIONS_MAX" },
-  { "$11", 367, _cffi_prim_int(4, 0),
-    "CAL_COPY_MISSING,CAL_COPY_UTF8,CAL_COPY_NUL,CAL_COPY_RANGE,CAL_COPY_SIZE,CAL_COPY_DIMENSIONS,CAL_COPY_NON_FINITE,"
-    "CAL_COPY_SPAN,CAL_COPY_ITEM,CAL_COPY_FIELDS,CAL_COPY_LENGTH,CAL_COPY_ARRAY,CAL_COPY_VERSION" },
-  { "$2", 369, _cffi_prim_int(4, 0),
-    "CAL_CPU_AVX2,CAL_CPU_SHANI,CAL_CPU_NEON,CAL_CPU_DOTPROD,CAL_CPU_SHA2" },
-  { "$3", 370, _cffi_prim_int(4, 0),
-    "CAL_METRIC_COSINE,CAL_METRIC_L2,CAL_METRIC_INNER_PRODUCT" },
-  { "$4", 371, _cffi_prim_int(4, 0),
-    "CAL_PAIR_ROWS" },
-  { "$5", 372, _cffi_prim_int(4, 0),
-    "CAL_VOCABULARY_O200K,CAL_VOCABULARY_CL100K,CAL_VOCABULARIES" },
-  { "$6", 373, _cffi_prim_int(4, 0),
-    "CAL_FILL_INCLUDED,CAL_FILL_EXCLUDED_RELEVANCE,CAL_FILL_EXCLUDED_SECTION_BUDGET,CAL_FILL_EXCLUDED_BUDGET,"
-    "CAL_FILL_EXCLUDED_GROUP" },
-  { "$7", 374, _cffi_prim_int(4, 0),
+  { "$10", 400, _cffi_prim_int(4, 0),
+    "CAL_FILL_CUT,CAL_FILL_COMPRESSED" },
+  { "$11", 401, _cffi_prim_int(4, 0),
+    "CAL_WALK_WHOLE,CAL_WALK_EITHER,CAL_WALK_COMPRESSED,CAL_WALK_SHARES" },
+  { "$12", 402, _cffi_prim_int(4, 0),
     "CAL_POSTING_SEGMENT,CAL_DOCUMENTS_MAX,CAL_PHRASE_MAX" },
-  { "$8", 375, _cffi_prim_int(4, 0),
+  { "$13", 403, _cffi_prim_int(4, 0),
     "CAL_PART_VALUES,CAL_PART_QUOTIENT,CAL_PART_LENT,CAL_PART_STRETCHED,CAL_PART_FLAGGED" },
-  { "$9", 376, _cffi_prim_int(4, 0),
+  { "$14", 404, _cffi_prim_int(4, 0),
     "CAL_COPY_BOOL,CAL_COPY_INT2,CAL_COPY_INT4,CAL_COPY_INT8,CAL_COPY_FLOAT4,CAL_COPY_FLOAT8,CAL_COPY_UUID,"
     "CAL_COPY_INSTANT,CAL_COPY_BYTES,CAL_COPY_TEXT,CAL_COPY_JSONB,CAL_COPY_TEXT_ARRAY,CAL_COPY_UUID_ARRAY,"
     "CAL_COPY_VECTOR,CAL_COPY_HALFVEC" },
+  { "$15", 405, _cffi_prim_int(4, 0),
+    "CAL_COPY_DIMENSIONS_MAX" },
+  { "$16", 406, _cffi_prim_int(4, 0),
+    "CAL_COPY_MISSING,CAL_COPY_UTF8,CAL_COPY_NUL,CAL_COPY_RANGE,CAL_COPY_SIZE,CAL_COPY_DIMENSIONS,CAL_COPY_NON_FINITE,"
+    "CAL_COPY_SPAN,CAL_COPY_ITEM,CAL_COPY_FIELDS,CAL_COPY_LENGTH,CAL_COPY_ARRAY,CAL_COPY_VERSION" },
+  { "$2", 408, _cffi_prim_int(4, 0),
+    "CAL_CPU_AVX2,CAL_CPU_SHANI,CAL_CPU_NEON,CAL_CPU_DOTPROD,CAL_CPU_SHA2" },
+  { "$3", 409, _cffi_prim_int(4, 0),
+    "CAL_METRIC_COSINE,CAL_METRIC_L2,CAL_METRIC_INNER_PRODUCT" },
+  { "$4", 410, _cffi_prim_int(4, 0),
+    "CAL_PAIR_ROWS" },
+  { "$5", 411, _cffi_prim_int(4, 0),
+    "CAL_VOCABULARY_O200K,CAL_VOCABULARY_CL100K,CAL_VOCABULARIES" },
+  { "$6", 412, _cffi_prim_int(4, 0),
+    "CAL_FILL_INCLUDED,CAL_FILL_EXCLUDED_RELEVANCE,CAL_FILL_EXCLUDED_SECTION_BUDGET,CAL_FILL_EXCLUDED_BUDGET,"
+    "CAL_FILL_EXCLUDED_GROUP" },
+  { "$7", 413, _cffi_prim_int(4, 0),
+    "CAL_FILL_SECTION,CAL_FILL_COST,CAL_FILL_PASSAGE,CAL_FILL_NUMBER,CAL_FILL_LEAD,CAL_FILL_SHORT,CAL_FILL_LINK,"
+    "CAL_FILL_ROWS" },
+  { "$8", 414, _cffi_prim_int(4, 0),
+    "CAL_FILL_USED,CAL_FILL_OPENING,CAL_FILL_MOST,CAL_FILL_CAP,CAL_FILL_FLOOR,CAL_FILL_SECTION_ROWS" },
+  { "$9", 415, _cffi_prim_int(4, 0),
+    "CAL_FILL_SEPARATOR,CAL_FILL_LINE,CAL_FILL_HOLE,CAL_FILL_LEAST,CAL_FILL_MEASURES" },
 };
 
 static const struct _cffi_typename_s _cffi_typenames[] = {
-  { "cal_copy_buffer", 355 },
-  { "cal_copy_column", 356 },
-  { "cal_copy_fault", 357 },
-  { "cal_lending", 358 },
-  { "cal_part", 359 },
-  { "cal_postings", 360 },
-  { "cal_rank_columns", 361 },
-  { "cal_segment", 362 },
-  { "cal_uuid7_state", 363 },
-  { "cal_words", 364 },
+  { "cal_copy_buffer", 389 },
+  { "cal_copy_column", 390 },
+  { "cal_copy_fault", 391 },
+  { "cal_lending", 392 },
+  { "cal_part", 393 },
+  { "cal_postings", 394 },
+  { "cal_rank_columns", 395 },
+  { "cal_segment", 396 },
+  { "cal_uuid7_state", 397 },
+  { "cal_words", 398 },
 };
 
 static const struct _cffi_type_context_s _cffi_type_context = {
@@ -5577,12 +6166,12 @@ static const struct _cffi_type_context_s _cffi_type_context = {
   _cffi_struct_unions,
   _cffi_enums,
   _cffi_typenames,
-  101,  /* num_globals */
+  129,  /* num_globals */
   10,  /* num_struct_unions */
-  11,  /* num_enums */
+  16,  /* num_enums */
   10,  /* num_typenames */
   NULL,  /* no includes */
-  383,  /* num_types */
+  422,  /* num_types */
   0,  /* flags */
 };
 

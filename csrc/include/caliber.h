@@ -269,6 +269,78 @@ int32_t cal_rank_and_fill(const cal_rank_columns *columns, size_t n, size_t sect
                           float min_relevance, uint64_t *scratch, size_t scratch_size, int64_t *order,
                           uint8_t *decision);
 
+/* ---- filling a shared budget ------------------------------------------------------------------------- */
+
+/*
+ * Candidates that fill sections of one budget, in the order of the caller's places. All lengths are in one unit.
+ * candidates: CAL_FILL_ROWS rows of n values, sections: CAL_FILL_SECTION_ROWS rows of s, measures: CAL_FILL_MEASURES.
+ * codes[i]: 0 while undecided; CAL_FILL_INCLUDED, CAL_FILL_CUT or CAL_FILL_COMPRESSED for one that is in the budget.
+ *
+ * Lines of one passage and section share a lead: the first of them costs it, each of the others a line break, and every
+ * gap between their numbers the mark of a hole. Anything else costs a separator, or what opens its section.
+ */
+enum {
+    CAL_FILL_SECTION = 0, /* of the candidate, below s */
+    CAL_FILL_COST = 1,    /* the length of its text and what always goes with it */
+    CAL_FILL_PASSAGE = 2, /* the passage of a line, from 1 on; 0: none */
+    CAL_FILL_NUMBER = 3,  /* of the line in its passage */
+    CAL_FILL_LEAD = 4,    /* by how much the first line of the passage is longer */
+    CAL_FILL_SHORT = 5,   /* the length in place of its cost if it enters compressed; -1: never */
+    CAL_FILL_LINK = 6,    /* the next line of its passage, in a ring: cal_fill_link writes it */
+    CAL_FILL_ROWS = 7
+};
+enum {
+    CAL_FILL_USED = 0,    /* by what is in the section */
+    CAL_FILL_OPENING = 1, /* what the first candidate of the section costs besides */
+    CAL_FILL_MOST = 2,    /* what it may use; -1: all there is */
+    CAL_FILL_CAP = 3,     /* CAL_WALK_SHARES: what it may use before the others had theirs */
+    CAL_FILL_FLOOR = 4,   /* CAL_WALK_SHARES: what is kept for it; 0: nothing */
+    CAL_FILL_SECTION_ROWS = 5
+};
+enum {
+    CAL_FILL_SEPARATOR = 0,
+    CAL_FILL_LINE = 1,  /* a line break in a passage */
+    CAL_FILL_HOLE = 2,  /* the mark of lines left out */
+    CAL_FILL_LEAST = 3, /* no candidate is shorter: where less is left, CAL_WALK_SHARES looks at no more of them */
+    CAL_FILL_MEASURES = 4
+};
+enum {
+    CAL_FILL_CUT = 6,
+    CAL_FILL_COMPRESSED = 12
+};
+/* How a walk lets candidates in that are undecided yet. */
+enum {
+    CAL_WALK_WHOLE = 0,      /* as they are */
+    CAL_WALK_EITHER = 1,     /* as they are, else compressed */
+    CAL_WALK_COMPRESSED = 2, /* compressed */
+    /*
+     * The floors of the sections in turn; then all as they are, else compressed, up to the cap of their section; then
+     * all as they are if a cap kept some out; then compressed. limit does not count.
+     */
+    CAL_WALK_SHARES = 3
+};
+
+/*
+ * Links the lines of each passage. heads: room for `passages` values, which is more than any passage's number.
+ * A section that is none: CAL_E_SECTION; a passage outside: CAL_E_GROUP; a number of 2^40 or more: CAL_E_OVERFLOW.
+ */
+int32_t cal_fill_link(int64_t *candidates, size_t n, size_t section_count, int64_t *heads, size_t passages);
+
+/* price: what a candidate of length `cost` takes if it enters next; with `leaving`, what it frees if it leaves. */
+int32_t cal_fill_price(const int64_t *candidates, size_t n, int64_t *sections, size_t section_count,
+                       const int64_t *measures, uint8_t *codes, size_t place, int64_t cost, int32_t leaving,
+                       int64_t *price);
+
+/*
+ * Lets candidates enter, in the order of their places: each that fits the room, its section, and limit (-1: none),
+ * which bounds its section too. room: what is left of the budget, before and after. compressed: the places of those
+ * that entered compressed, in order, with room for n; their number in compressed_count. An unknown way, or a place that
+ * is none: CAL_E_ARGUMENT.
+ */
+int32_t cal_fill_walk(const int64_t *candidates, size_t n, int64_t *sections, size_t section_count,
+                      const int64_t *measures, const int64_t *places, size_t count, int32_t how, int64_t limit,
+                      uint8_t *codes, int64_t *room, int64_t *compressed, size_t *compressed_count);
+
 /* ---- keywords ----------------------------------------------------------------------------------------- */
 
 /*

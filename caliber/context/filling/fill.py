@@ -18,7 +18,7 @@ Source: design section 5 (What a window is for), C-218, C-223, C-457, O-8, O-16,
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,8 +49,13 @@ from caliber.context.filling.filled import NO_RESERVE, Filled, Reserve, Truncati
 from caliber.context.filling.shown_turns import ShownTurns, SpokenTurns, TurnRepeats
 from caliber.context.filling.state import Filling, following_sections, summary_sections
 from caliber.context.plan import EXTRA, PERSONA, SYSTEM, UNCAPPED, AssemblyPlan, SectionPlan, is_any_of
+from caliber.kernels import fill as kernel
 from caliber.model.errors import BudgetTooSmall
 from caliber.resident.documents import INDENT
+
+_ROWS: Final = (kernel.SECTION, kernel.PASSAGE, kernel.NUMBER, kernel.LEAD)
+_COLUMNS: Final = (SECTION, PASSAGE_ID, TURN_NUMBER, LEAD)
+"""Columns of the candidates for the rows of the kernel."""
 
 
 def fill(
@@ -83,31 +88,21 @@ def fill(
         hard[number] = max(0, hard[number] - held)
     lengths = sizes[considered]
     lengths = np.where(source == PASSAGE, np.minimum(lengths, plan.excerpt_length(max_tokens)), lengths)
+    candidates = np.empty((kernel.LINK + 1, len(considered)), np.int64)
+    for row, column in zip(_ROWS, _COLUMNS, strict=True):
+        ranked[column].take(considered, out=candidates[row], mode="clip")
     cost = lengths + beyond_texts(plan, is_turn, ranked[READING].take(considered)) + day_lines * new_day
-    state = Filling(
-        plan=plan,
-        full=full,
-        total=total,
-        sections=section,
-        sources=source,
-        costs=cost,
-        lead=ranked[LEAD].take(considered).tolist(),
-        number=ranked[TURN_NUMBER].take(considered).tolist(),
-        passage=ranked[PASSAGE_ID].take(considered).tolist(),
-        hard=hard,
-        least=0 if not len(cost) else plan.compressed(int(cost.min())) if plan.compresses else int(cost.min()),
-        messages=messages + opening,
-        day=ranked[DAY].take(considered).tolist(),
-        day_lines=day_lines.tolist(),
-        new_day=new_day.tolist(),
-        used_in=[0] * len(plan.sections),
-    )
+    candidates[kernel.COST] = cost
+    state = Filling(plan, candidates, source, full, hard)
+    state.total, state.messages = total, messages + opening
+    state.day, state.day_lines = ranked[DAY].take(considered).tolist(), day_lines.tolist()
+    state.new_day = new_day.tolist()
     spoken = np.flatnonzero(is_turn)
-    spoken = spoken[np.argsort(ranked[TURN_NUMBER].take(considered[spoken]), kind="stable")]
+    covered = candidates[kernel.NUMBER]
+    spoken = spoken[np.argsort(covered[spoken], kind="stable")]
     numbers, groups, marks = (ranked[name].take(considered[spoken]) for name in (TURN_NUMBER, GROUP, MARK))
     turns = SpokenTurns(spoken, numbers, groups, marks, cost[spoken])
     conversation = ShownTurns(state, turns, max_tokens)
-    covered = ranked[TURN_NUMBER].take(considered)
     repeats = TurnRepeats.of(state, ranked[ORDINAL].take(considered), covered)
     spare, closed = 0, frozenset[int]()
     if plan.by_rank:
@@ -162,10 +157,8 @@ def _fill_by_priority(
             late.add(section.index)
             state.decided[places] = EXCLUDED_BUDGET
         else:
-            state.take(places.tolist())
-            for place in places.tolist() if plan.compresses else ():
-                state.compress(place)
-    _cut_best(state, np.flatnonzero(state.decided == CONSIDERED).tolist())
+            _take_texts(state, places)
+    _cut_best(state, np.flatnonzero(state.decided == CONSIDERED))
     return frozenset(late)
 
 
@@ -191,27 +184,23 @@ def _fill_by_shares(
     _fill_history(state, conversation)
     conversation.drop_repeated(repeats)
     waiting = np.flatnonzero(state.decided == CONSIDERED)
-    # Text before the conversation must not change with the query; rules share strictly by priority.
-    ruled = np.array([item.rule is not None or item.index > plan.user.index for item in plan.sections])
-    told = waiting[:0]
-    if plan.told is not None:
-        told, ruled[plan.told.index] = np.flatnonzero(state.sections == plan.told.index), False
-    following = waiting[ruled[state.sections[waiting]]].tolist()
+    told = [] if plan.told is None else np.flatnonzero(state.sections == plan.told.index).tolist()
+    following = waiting[state.shares_rest[state.sections[waiting]]]
     spare = conversation.spare()
     roomy = len(told) > 0 and max_tokens >= limits.RECENT_FROM_TOKENS
     held, most = (0, 0) if plan.told is None else (roomy * state.share(plan.told.floor), state.share(plan.told.cap))
     state.total -= spare + held
-    _fill_following(state, following)
+    state.take(following, kernel.SHARES)
     _cut_best(state, following)
     state.total += held
-    _fill_told(state, told.tolist(), repeats, held)
+    _fill_told(state, told, repeats, held)
     state.total += spare
     if conversation.evicted and plan.earlier is not None:
         conversation.enter_earlier(repeats)
-    _fill_told(state, told.tolist(), repeats, most)
-    for place in (place for place in told.tolist() if state.codes[place] == CONSIDERED and state.fits(place, 0)):
+    _fill_told(state, told, repeats, most)
+    for place in (place for place in told if state.codes[place] == CONSIDERED and state.fits(place, 0)):
         state.codes[place] = EXCLUDED_SECTION_BUDGET
-    state.take(following if conversation.full else waiting.tolist())
+    state.take(following if conversation.full else waiting)
     return min(spare, max(0, state.room))
 
 
@@ -220,15 +209,17 @@ def _fill_by_shares(
 
 def _fill_fixed(state: Filling, conversation: ShownTurns) -> None:
     """Include instructions, persona, texts of the caller and the mandatory turns of the conversation."""
-    plan = state.plan
     _fill_instructions(state, min(conversation.must_length(), state.total // 2))
     conversation.enter_must()
     _fill_instructions(state, 0)  # those that made room for a message of which nothing fits
-    texts = np.flatnonzero((state.sources == PERSONA) | (state.sources == EXTRA)).tolist()
-    state.take(texts)
-    if plan.compresses:
-        for place in texts:
-            state.compress(place)
+    _take_texts(state, np.flatnonzero((state.sources == PERSONA) | (state.sources == EXTRA)))
+
+
+def _take_texts(state: Filling, places: NDArray[np.int64]) -> None:
+    """Include what fits whole, then what fits compressed."""
+    state.take(places)
+    if state.plan.compresses:
+        state.take(places, kernel.COMPRESSED)
 
 
 def _fill_instructions(state: Filling, kept: int) -> None:
@@ -245,9 +236,9 @@ def _fill_instructions(state: Filling, kept: int) -> None:
 
 def _fill_about(state: Filling, section: SectionPlan) -> None:
     """Include the facts about the user, up to the floor of the section: no query makes them more."""
-    for place in np.flatnonzero(state.sections == section.index).tolist():
-        if not state.admit(place, state.share(section.floor)):
-            state.codes[place] = EXCLUDED_SECTION_BUDGET
+    places = np.flatnonzero(state.sections == section.index)
+    state.admit(places, state.share(section.floor))
+    state.exclude(places, EXCLUDED_SECTION_BUDGET)
 
 
 def _fill_told(state: Filling, places: list[int], repeats: TurnRepeats, limit: int) -> None:
@@ -258,7 +249,9 @@ def _fill_told(state: Filling, places: list[int], repeats: TurnRepeats, limit: i
         copies = repeats.passages_of([place])
         if any(state.codes[copy] == INCLUDED for copy in copies):
             state.codes[place] = EXCLUDED_SHOWN
-        elif state.admit(place, limit):
+            continue
+        state.admit(np.array([place]), limit)
+        if state.codes[place] == INCLUDED:
             for copy in (copy for copy in copies if state.codes[copy] == CONSIDERED):
                 state.codes[copy] = EXCLUDED_SHOWN
 
@@ -278,56 +271,20 @@ def _fill_history(state: Filling, conversation: ShownTurns) -> None:
     floors = state.share(sum(item.floor for item in following_sections(plan)))
     for section in (section for section in summary_sections(plan) if section.rule is None):
         limit = min(state.share(section.cap), state.used_in[section.index] + max(0, state.room - floors))
-        for place in np.flatnonzero((state.sections == section.index) & (state.decided == CONSIDERED)).tolist():
-            if not state.admit(place, limit) and not (plan.compresses and state.compress(place, limit)):
-                state.codes[place] = EXCLUDED_SECTION_BUDGET if conversation.full else CONSIDERED
+        places = np.flatnonzero((state.sections == section.index) & (state.decided == CONSIDERED))
+        state.admit(places, limit, kernel.EITHER)
+        if conversation.full:
+            state.exclude(places, EXCLUDED_SECTION_BUDGET)
 
 
-def _fill_following(state: Filling, places: list[int]) -> None:
-    """Fill the floor of each section, then all up to their caps by value, then everything that fits."""
-    plan = state.plan
-    by_section: dict[int, list[int]] = {}
-    for place in places:
-        by_section.setdefault(state.section[place], []).append(place)
-    for section in following_sections(plan):
-        floor = state.share(section.floor)
-        if floor:
-            _take_floor(state, by_section.get(section.index, ()), floor)
-    caps = [state.share(section.cap) for section in plan.sections]
-    capped, least, compresses = False, state.least, plan.compresses
-    for place in places:
-        if state.total - state.used < least:
-            return
-        if state.codes[place] != CONSIDERED:
-            continue
-        own = state.section[place]
-        if state.used_in[own] + least > caps[own] or not state.admit(place, caps[own]):
-            capped = not (compresses and state.compress(place, caps[own])) or capped
-    if capped:
-        state.take(places)
-    if compresses:
-        for place in places:
-            state.compress(place)
-
-
-def _take_floor(state: Filling, places: Iterable[int], floor: int) -> None:
-    """Fill the floor of one section, until hardly anything of it is left."""
-    for place in places:
-        room = floor - state.used_in[state.section[place]]
-        if room < state.least:
-            return
-        if state.cost[place] <= room + state.hole:
-            state.admit(place, floor)
-
-
-def _cut_best(state: Filling, places: list[int]) -> None:
+def _cut_best(state: Filling, places: NDArray[np.int64]) -> None:
     """Cut the best candidate that did not fit to the remaining room, if configured and large enough (C-223)."""
     plan = state.plan
     assembly = plan.config.assembly
     least = assembly.truncate_min_tokens
     if assembly.overflow_policy == "exclude" or plan.whole_tokens(state.room) < least:
         return
-    for place in places:
+    for place in places.tolist():
         section = state.section[place]
         # The relevant part of a recalled turn is rarely its beginning; a turn that must enter had its chance.
         if (
@@ -348,13 +305,13 @@ def _close(state: Filling) -> None:
     """Record for every remaining candidate why it was excluded."""
     rest = np.flatnonzero(state.decided == CONSIDERED)
     state.decided[rest] = EXCLUDED_BUDGET
-    for place in rest[np.array(state.hard)[state.sections[rest]] != UNCAPPED].tolist():
+    for place in rest[state.limits[kernel.MOST, state.sections[rest]] != UNCAPPED].tolist():
         state.codes[place] = state.refusal(place, state.price(place))
 
 
 def _lacking(state: Filling, parts: NDArray[np.int32]) -> list[int]:
     """Return the candidates excluded by the budget that any larger window would have; hits of a search are none."""
-    found = (np.array(state.source) == PASSAGE) | np.any(parts, axis=0)
+    found = (state.sources == PASSAGE) | np.any(parts, axis=0)
     return [place for place, code in enumerate(state.codes) if code == EXCLUDED_BUDGET and not found[place]]
 
 

@@ -5,73 +5,111 @@ Source: docs/windows.md; O-8.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from caliber.context import limits
 from caliber.context.columns import (
     CONSIDERED,
     ENTERED,
     EXCLUDED_BUDGET,
     EXCLUDED_SECTION_BUDGET,
     INCLUDED,
-    INCLUDED_COMPRESSED,
     INCLUDED_TRUNCATED,
 )
-from caliber.context.conversation import PASSAGE, SUMMARY
+from caliber.context.conversation import PASSAGE, SPOKEN, SUMMARY
 from caliber.context.filling.filled import Truncation
-from caliber.context.plan import UNCAPPED, AssemblyPlan, SectionPlan
+from caliber.context.plan import SYSTEM, UNCAPPED, AssemblyPlan, SectionPlan
+from caliber.kernels import fill as kernel
 
 
-@dataclass(slots=True)
+class _Shares(NamedTuple):
+    """The constants of a plan's sections. Shapes: all ``[sections]``."""
+
+    caps: NDArray[np.float64]
+    floors: NDArray[np.float64]
+    """Of those that follow the query."""
+    rest: NDArray[np.bool_]
+    """Which share what the conversation leaves: those of rules, and those that follow the query."""
+    compressible: NDArray[np.bool_]
+    """Of which records may enter compressed (C-274)."""
+
+
+@lru_cache(maxsize=64)
+def _shares_of(plan: AssemblyPlan) -> _Shares:
+    sections, told = plan.sections, plan.told
+    after = range(plan.user.index + 1, plan.current.index)
+    # Text before the conversation must not change with the query; rules share strictly by priority.
+    rest = [(item.rule is not None or item.index > plan.user.index) and item is not told for item in sections]
+    compressible = [
+        item.compressible and item.source not in (SYSTEM, SPOKEN) and item.priority < limits.CRITICAL_PRIORITY
+        for item in sections
+    ]
+    floors = [item.floor if item.index in after else 0.0 for item in sections]
+    return _Shares(np.array([item.cap for item in sections]), np.array(floors), np.array(rest), np.array(compressible))
+
+
 class Filling:
     """One filling, over the considered candidates in canonical order. Units: lengths.
 
-    Shapes: ``sections``, ``sources``, ``costs`` ``int64[m]``. These columns are lists too: one value is read faster
-    from a list, all from an array. ``decided`` is the array over the memory of ``codes``.
+    Shapes: ``costs``, ``sources``, ``sections`` ``int64[m]``; ``candidates`` as ``kernels.fill`` has them, but their
+    costs. Columns are views of memory too, from which one value is read faster: ``decided`` and ``codes`` are the same.
     """
 
-    plan: AssemblyPlan
-    full: int
-    total: int
-    sections: NDArray[np.int64]
-    sources: NDArray[np.int64]
-    costs: NDArray[np.int64]
-    lead: list[int]
-    number: list[int]
-    passage: list[int]
-    hard: list[int]
-    day: list[int]
-    day_lines: list[int]
-    """The length of the line with the day of each turn that can have one."""
-    new_day: list[bool]
-    """Whether a turn surely has it: the length is then part of its cost."""
-    section: list[int] = field(init=False)
-    source: list[int] = field(init=False)
-    cost: list[int] = field(init=False)
-    codes: bytearray = field(init=False)
-    decided: NDArray[np.uint8] = field(init=False)
-    least: int = 0
-    """The shortest candidate: where less is left, nothing fits."""
-    messages: int = 0
-    """The length reserved for messages that are no turns."""
-    used: int = 0
-    used_in: list[int] = field(default_factory=list)
-    passages: dict[tuple[int, int], list[int]] = field(default_factory=dict)
-    """The turns of each passage that has entered, by section and number: two sections may each have some of one."""
-    truncations: list[Truncation] = field(default_factory=list)
-    hole: int = field(init=False)
-    """The length of the mark of turns left out of a passage."""
-    together: dict[int, int] = field(default_factory=dict)
-    """The length of a call and its results, by the place that reports why they did not enter."""
-
-    def __post_init__(self) -> None:
-        self.section, self.source, self.cost = self.sections.tolist(), self.sources.tolist(), self.costs.tolist()
-        self.hole = self.plan.hole_length
-        self.codes = bytearray([CONSIDERED]) * len(self.source)
+    def __init__(
+        self, plan: AssemblyPlan, candidates: NDArray[np.int64], sources: NDArray[np.int64], full: int, hard: list[int]
+    ) -> None:
+        count, self.plan, self.full = len(sources), plan, full
+        self.sections, self.costs, self.sources = candidates[kernel.SECTION], candidates[kernel.COST], sources
+        self.section: memoryview = self.sections.data
+        self.cost: memoryview = self.costs.data
+        self.source: memoryview = sources.data
+        self.number: memoryview = candidates[kernel.NUMBER].data
+        self.lead: memoryview = candidates[kernel.LEAD].data
+        self.compressed = candidates[kernel.SHORT]
+        self.compressed[:] = -1
+        least = int(self.costs.min()) if count else 0
+        if plan.compresses:
+            self.compressed[:] = self._compressible()
+            least = int(least * limits.COMPRESS_RATIO)
+        self.least = least
+        """The shortest candidate: where less is left, nothing fits."""
+        self.codes = bytearray([CONSIDERED]) * count
         self.decided = np.frombuffer(self.codes, np.uint8)
+        shares = _shares_of(plan)
+        self.shares_rest = shares.rest
+        self.limits = np.zeros((kernel.FLOOR + 1, len(hard)), np.int64)
+        self.limits[kernel.OPENING], self.limits[kernel.MOST] = plan.overheads, hard
+        self.limits[kernel.CAP], self.limits[kernel.FLOOR] = shares.caps * full, shares.floors * full
+        self.hard: memoryview = self.limits[kernel.MOST].data
+        self.used_in: memoryview = self.limits[kernel.USED].data
+        self.hole = plan.hole_length
+        """The length of the mark of turns left out of a passage."""
+        measures = np.array((plan.separator_length, plan.line_length, self.hole, least))
+        self._kernel = kernel.BudgetFill(candidates, self.limits, measures, self.decided)
+        self.total = self.used = 0
+        self.messages = 0
+        """The length reserved for messages that are no turns."""
+        self.day: list[int] = []
+        self.day_lines: list[int] = []
+        """The length of the line with the day of each turn that can have one."""
+        self.new_day: list[bool] = []
+        """Whether a turn surely has it: the length is then part of its cost."""
+        self.truncations: list[Truncation] = []
+        self.together: dict[int, int] = {}
+        """The length of a call and its results, by the place that reports why they did not enter."""
+
+    def _compressible(self) -> NDArray[np.int64]:
+        """Return the length of each candidate as it may enter compressed, -1 where it may not (C-274)."""
+        plan = self.plan
+        lengths = (self.costs * limits.COMPRESS_RATIO).astype(np.int64)
+        tokens = np.maximum(0, lengths * plan.measures.denominator // plan.measures.numerator)
+        may = _shares_of(plan).compressible[self.sections]
+        may &= (self.sources != PASSAGE) & (tokens >= plan.config.assembly.truncate_min_tokens)
+        return np.where(may, lengths, -1)
 
     @property
     def room(self) -> int:
@@ -90,14 +128,7 @@ class Filling:
 
     def price(self, place: int) -> int:
         """Return the cost of adding a candidate to the window as it is."""
-        plan, section = self.plan, self.section[place]
-        cost = self.cost[place]
-        if self.passage[place]:
-            turns = self.passages.get((section, self.passage[place]))
-            if turns:
-                return cost + plan.line_length + self.hole * holes_made(turns, self.number[place])
-            cost += self.lead[place]
-        return cost + (plan.separator_length if self.used_in[section] else plan.overheads[section])
+        return self._kernel.price(place, self.cost[place])
 
     def fits(self, place: int, more: int) -> bool:
         """Return whether a candidate fits, and with it ``more``."""
@@ -105,8 +136,8 @@ class Filling:
 
     def include(self, place: int) -> None:
         """Let a candidate enter."""
-        self.codes[place] = INCLUDED
         self._count(place, self.price(place))
+        self.codes[place] = INCLUDED
 
     def include_turns(self, places: NDArray[np.int64]) -> None:
         """Let turns of the conversation enter, before any of them has moved to another section."""
@@ -119,56 +150,17 @@ class Filling:
             self.used += price
             self.used_in[section] += price
 
-    def admit(self, place: int, limit: int | None = None) -> bool:
-        """Let a candidate enter if it fits, and its section stays within ``limit``, if given; return whether it did."""
-        # As ``fits`` with a limit, without its calls: a window asks this of every candidate.
-        price, section = self.cost[place], self.section[place]
-        remaining = self.total - self.used
-        if price > remaining + self.hole:
-            return False
-        if self.passage[place] or not self.used_in[section]:
-            price = self.price(place)
-        else:
-            price += self.plan.separator_length
-        after, hard = self.used_in[section] + price, self.hard[section]
-        if price > remaining or (limit is not None and after > limit) or (hard != UNCAPPED and after > hard):
-            return False
-        self.codes[place] = INCLUDED
-        self.used += price
-        self.used_in[section] = after
-        if self.passage[place]:
-            self._note_turn(place)
-        return True
-
-    def compress(self, place: int, limit: int | None = None) -> bool:
-        """Let a candidate enter compressed, if that fits and its section may be; return whether it did."""
-        plan, section = self.plan, self.section[place]
-        if self.codes[place] != CONSIDERED or self.source[place] == PASSAGE:
-            return False
-        if not plan.may_compress(plan.sections[section]):
-            return False
-        target = plan.compressed(self.cost[place])
-        price = self.price(place) - self.cost[place] + target
-        if price > self.left(section) or (limit is not None and self.used_in[section] + price > limit):
-            return False
-        if plan.whole_tokens(target) < plan.config.assembly.truncate_min_tokens:
-            return False
-        self.codes[place] = INCLUDED_COMPRESSED
-        self.truncations.append(Truncation(place, target, compress=True))
-        self._count(place, price)
-        return True
+    def admit(self, places: NDArray[np.int64], limit: int = kernel.NO_LIMIT, how: int = kernel.WHOLE) -> None:
+        """Let undecided candidates enter, in order, if they fit, and their section stays within ``limit``."""
+        room = self.total - self.used
+        left, compressed = self._kernel.walk(places, room, limit, how)
+        self.used += room - left
+        self.truncations += [Truncation(place, int(self.compressed[place]), compress=True) for place in compressed]
 
     def _count(self, place: int, price: int) -> None:
-        """Charge an included candidate, and note its passage."""
-        section = self.section[place]
+        """Charge an included candidate."""
         self.used += price
-        self.used_in[section] += price
-        if self.passage[place]:
-            self._note_turn(place)
-
-    def _note_turn(self, place: int) -> None:
-        """Note the turn of a passage, so that the next one knows whether it leaves a hole."""
-        insort(self.passages.setdefault((self.section[place], self.passage[place]), []), self.number[place])
+        self.used_in[self.section[place]] += price
 
     def cut(self, place: int, room: int, price: int) -> None:
         """Let a candidate enter cut to a length, which takes ``price`` in all."""
@@ -187,47 +179,25 @@ class Filling:
     def drop(self, place: int, code: int) -> None:
         """Exclude a candidate; one that entered, whole or cut, leaves."""
         if self.codes[place] in ENTERED:
-            price = self._freed(place)
+            cost = next((item.room for item in self.truncations if item.place == place), self.cost[place])
+            price = self._kernel.price(place, cost, leaving=True)
             self.used -= price
             self.used_in[self.section[place]] -= price
             self.truncations = [item for item in self.truncations if item.place != place]
         self.codes[place] = code
 
-    def _freed(self, place: int) -> int:
-        """Return the tokens of a candidate that leaves the window: the lines of a passage share their lead."""
-        plan, section = self.plan, self.section[place]
-        cost = next((item.room for item in self.truncations if item.place == place), self.cost[place])
-        if self.passage[place]:
-            turns = self.passages[section, self.passage[place]]
-            turns.remove(self.number[place])
-            if turns:
-                return cost + plan.line_length + self.hole * holes_made(turns, self.number[place])
-            cost += self.lead[place]
-        alone = self.used_in[section] == cost + plan.overheads[section]
-        return cost + (plan.overheads[section] if alone else plan.separator_length)
-
     def share(self, share: float) -> int:
         """Return a share of the budget as a length."""
         return int(share * self.full)
 
-    def take(self, places: list[int], limit: int | None = None) -> None:
+    def exclude(self, places: NDArray[np.int64], code: int) -> None:
+        """Exclude those that are undecided."""
+        self.decided[places[self.decided[places] == CONSIDERED]] = code
+
+    def take(self, places: NDArray[np.int64], how: int = kernel.WHOLE) -> None:
         """Let those enter that fit, in order."""
-        if self.total - self.used < self.least or not places:
-            return
-        chosen = np.array(places)
-        # No price is below a cost but for the mark of a hole that a turn fills.
-        most = self.total - self.used + self.hole
-        chosen = chosen[(self.decided[chosen] == CONSIDERED) & (self.costs[chosen] <= most)]
-        for place in chosen.tolist():
-            self.admit(place, limit)
-
-
-def holes_made(turns: list[int], number: int) -> int:
-    """Return how many holes more, or fewer, a passage of turns in order has with another turn."""
-    at = bisect_left(turns, number)
-    before, after = turns[at - 1] if at else None, turns[at] if at < len(turns) else None
-    made = (before is not None and number - before != 1) + (after is not None and after - number != 1)
-    return made - (before is not None and after is not None and after - before != 1)
+        if len(places) and self.total - self.used >= self.least:
+            self.admit(places, how=how)
 
 
 def following_sections(plan: AssemblyPlan) -> list[SectionPlan]:
