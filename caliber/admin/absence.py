@@ -22,7 +22,7 @@ from caliber.search.filtering import filters
 from caliber.search.opening import SearchEngine
 from caliber.search.ranking.floor import REST
 from caliber.search.service import LIMIT_MAX, Searching
-from caliber.storage.compile.filters import filterable
+from caliber.storage.compile.conditions import filterable
 
 _BEFORE: Final = 3
 _BATCH_ROWS: Final = 4_096

@@ -20,7 +20,7 @@ from caliber.model.progress import Progress, unheard
 from caliber.schema.derived import Derived, Sha256
 from caliber.schema.relations import EMBEDDING, RELATIONS
 from caliber.search.in_database.full_text import WordIndexer, indexer_of
-from caliber.search.in_database.opening import full_text_of
+from caliber.search.in_database.stored import full_text_of
 from caliber.storage.compile.damage import UNREADABLE, faults, key_of, key_text
 from caliber.storage.compile.derived import hashed, wrong_hash
 from caliber.storage.compile.paging import pages

@@ -106,6 +106,25 @@ def load() -> tuple[_FFI, _Lib]:
     return ffi, lib
 
 
+def system_calls() -> dict[str, int]:
+    """Return the addresses of the replacements of SQLite's system calls in forked children, by name.
+
+    They give inherited files new identities, whatever ``CALIBER_NATIVE`` is set to: see caliber.h.
+    Raises: MissingRequired
+    """
+    ffi, lib = load()
+    return {
+        "fstat": int(ffi.cast("uintptr_t", ffi.addressof(lib, "cal_file_fstat"))),
+        "stat": int(ffi.cast("uintptr_t", ffi.addressof(lib, "cal_file_stat"))),
+    }
+
+
+def set_mark(mark: int) -> None:
+    """Have all files seem to be others from now on; only while this process has one thread. Raises: MissingRequired."""
+    _, lib = load()
+    check(lib.cal_file_mark(mark))
+
+
 def _choose(name: str | None) -> Native:
     ffi, lib = load()
     if name is None or name == "":

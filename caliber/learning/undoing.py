@@ -27,7 +27,7 @@ from caliber.schema.predicate import Comparison, Operator, all_of
 from caliber.schema.relation import Relation
 from caliber.schema.relations import EVENT, JOB, NOTE, PERSON_FACT, TURN
 from caliber.storage.compile.codec import codec_of
-from caliber.storage.compile.listing import Listing
+from caliber.storage.compile.conditions import Listing
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 

@@ -14,8 +14,8 @@ from caliber.model.hints import did_you_mean
 from caliber.schema.memories import MemoryBinding
 from caliber.schema.predicate import Comparison, Either, Operator, Predicate, all_of, one_of
 from caliber.schema.relation import Column, ColumnType
+from caliber.storage.compile.conditions import ORDERED
 from caliber.storage.compile.json_values import finite, whole
-from caliber.storage.compile.listing import ORDERED
 
 
 def equalities(memory: MemoryBinding, values: Mapping[str, Any]) -> Predicate | None:

@@ -30,8 +30,7 @@ from caliber.schema.validity import validity
 from caliber.search.filtering.compiled import variables
 from caliber.search.opening import SearchEngine
 from caliber.storage.compile.codec import codec_of
-from caliber.storage.compile.conditions import PAGE_ROWS
-from caliber.storage.compile.listing import Behind, Listing
+from caliber.storage.compile.conditions import PAGE_ROWS, Behind, Listing
 from caliber.storage.protocol import reading
 
 if TYPE_CHECKING:

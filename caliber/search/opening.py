@@ -11,8 +11,7 @@ from caliber.engine.engine import Engine
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.search.filtering.compiled import Filters
 from caliber.search.filtering.filters import kinds_of
-from caliber.search.in_database.opening import open_stored_search
-from caliber.search.in_database.records import StoredRecords
+from caliber.search.in_database.stored import StoredRecords, open_stored_search
 from caliber.search.searcher import Searcher
 from caliber.search.usage import UsageCounts
 

@@ -17,8 +17,7 @@ from caliber.model.windows import Evidence
 from caliber.resident.predicates import Texts, held_texts
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.schema.predicate import Predicate
-from caliber.search.filtering.filters import Found, Seen
-from caliber.search.filtering.where import Where
+from caliber.search.filtering.filters import Found, Seen, Where
 from caliber.search.query import Query
 from caliber.search.usage import Uses
 from caliber.text.dates import Moment

@@ -31,10 +31,10 @@ from caliber.search.query import Now, Query, QueryReader
 from caliber.search.ranking import days, fusion
 from caliber.search.ranking.diversity import diversified, likeness, newer_first
 from caliber.search.ranking.floor import Floored, MinimumScore, thresholds
+from caliber.search.ranking.fusion import recent_rows
 from caliber.search.ranking.graph import GraphLeg, LinkGraph, Reached, edge_ids
 from caliber.search.ranking.legs import Floats, Ints, KindSearch, Nearest, keyword_leg, padded, phrase_rows, vector_leg
 from caliber.search.ranking.names import Names
-from caliber.search.ranking.recent import recent_rows
 from caliber.search.ranking.similar import SimilarTerms
 from caliber.search.request import Outcome, Pool, Relevance, Request
 from caliber.text.dates import Moment

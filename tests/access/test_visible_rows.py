@@ -23,9 +23,8 @@ from caliber.model import AgentRole, EntityRef, EntityType, FixedClock, Principa
 from caliber.model.time import from_us
 from caliber.resident.predicates import held_texts
 from caliber.schema.relations import NOTE
-from caliber.search.filtering.filters import conditions_of
+from caliber.search.filtering.filters import Where, conditions_of
 from caliber.search.filtering.visible import VisibleCache
-from caliber.search.filtering.where import Where
 from caliber.search.opening import SearchEngine
 
 PRINCIPALS = [

@@ -141,11 +141,11 @@ def test_damaged_code_is_made_again(kept: Path) -> None:
 
 
 def test_code_of_other_sources_is_left_alone(kept: Path, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    from caliber.kernels.jit import store
+    from caliber.kernels.jit import compiled
 
     folder = next((kept / "numba").iterdir())
     before = {file: file.read_bytes() for file in folder.iterdir()}
-    monkeypatch.setattr(store.numba, "__version__", "0.0")
+    monkeypatch.setattr(compiled.numba, "__version__", "0.0")
     code = compile_evaluator(kept).code
     assert (code.loaded, code.compiled, code.problems) == (0, few, ())
     assert code.folder.parent == folder.parent

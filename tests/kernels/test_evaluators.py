@@ -31,8 +31,7 @@ from caliber.resident.memory import ResidentMemory
 from caliber.resident.predicates import held_texts, mask
 from caliber.resident.tables import Layout
 from caliber.schema.relations import MIRRORED
-from caliber.search.filtering.filters import conditions_of
-from caliber.search.filtering.where import Where
+from caliber.search.filtering.filters import Where, conditions_of
 from caliber.search.request import Request
 from caliber.search.searcher import Searcher
 

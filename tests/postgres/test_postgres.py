@@ -46,8 +46,7 @@ from caliber.model.errors import (
 )
 from caliber.schema.predicate import Comparison, Either, Operator
 from caliber.schema.relations import EVENT, NOTE, SCHEMA_MIGRATION, TRAJECTORY
-from caliber.storage.compile.conditions import compile_stored
-from caliber.storage.compile.listing import Listing
+from caliber.storage.compile.conditions import Listing, compile_stored
 from caliber.storage.protocol import Store
 
 PASSWORD = "hunter2swordfish"

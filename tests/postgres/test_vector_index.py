@@ -32,13 +32,12 @@ from caliber.model import EventType, Principal, PrincipalKind
 from caliber.model.embedding import DistanceMetric, EmbeddingSpace, SpaceState
 from caliber.model.references import SpaceId
 from caliber.schema.relations import EMBEDDING_SPACE, NOTE
-from caliber.search.filtering.filters import conditions_of
-from caliber.search.filtering.where import Where
+from caliber.search.filtering.filters import Where, conditions_of
 from caliber.search.in_database.candidates import Candidates
 from caliber.search.in_database.full_text import WordIndexer
 from caliber.search.in_database.vectors import StoredVectors
 from caliber.search.request import Asked
-from caliber.storage.compile.filters import parameters, unfiltered
+from caliber.storage.compile.conditions import parameters, unfiltered
 from caliber.storage.protocol import Near
 
 ADMIN = Principal(PrincipalKind.SYSTEM, "test", is_admin=True)

@@ -36,7 +36,7 @@ from caliber.schema.memories import BUILT_IN
 from caliber.schema.predicate import All, Comparison, Either, OneOf, Operator, Predicate, Variable, holds
 from caliber.schema.validity import validity
 from caliber.search.opening import SearchEngine
-from caliber.storage.compile.filters import filterable
+from caliber.storage.compile.conditions import filterable
 
 EXAMPLES, ROWS = examples(15, 400), scale(20, 200)
 KINDS = {"note": "note", "artifact": "artifact", "turn_buffer": "turn", "scope": "scope"}

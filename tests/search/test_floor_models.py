@@ -16,8 +16,8 @@ from support.configs import USER
 from support.inspection import inspect
 
 import caliber
-from caliber.config.profiles.search import MEASURED_SPACES
 from caliber.config.profiles.services import CHANGES, EMBEDDING
+from caliber.config.profiles.values import MEASURED_SPACES
 from caliber.embedding.service import Embeddings
 
 pytest.importorskip("tokenizers", reason="the extra embed is not installed")

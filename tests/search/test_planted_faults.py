@@ -56,7 +56,7 @@ FAULTS = {
     "what is not found has no score": ("search.ranking.fusion", "LEAST = 1e-6", "LEAST = 1e-7"),
     "a note holds on the instant it ends": ("resident.snapshot", "least=at_us + 1)", "least=at_us)"),
     "use makes nothing recent": (
-        "search.ranking.recent",
+        "search.ranking.fusion",
         "np.maximum(times[rows], uses.of(item.owners, rows)[1])",
         "times[rows]",
     ),

@@ -21,11 +21,10 @@ from caliber.dsl.variables import variables_of
 from caliber.model.access import Principal
 from caliber.schema.predicate import Variable, all_of
 from caliber.schema.validity import asked_us, validity
-from caliber.search.filtering.where import Where
+from caliber.search.filtering.filters import Where
 from caliber.search.request import Asked
 from caliber.storage.compile.codec import Row
-from caliber.storage.compile.conditions import PAGE_ROWS
-from caliber.storage.compile.listing import Listing
+from caliber.storage.compile.conditions import PAGE_ROWS, Listing
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.protocol import Store
 

@@ -37,8 +37,7 @@ from caliber.schema.predicate import Predicate
 from caliber.schema.relation import Relation
 from caliber.schema.traits import Enters
 from caliber.search.in_database.candidates import rows_of
-from caliber.search.in_database.records import StoredRecords, open_scope
-from caliber.search.in_database.stored import StoredSearch
+from caliber.search.in_database.stored import StoredRecords, StoredSearch, open_scope
 from caliber.search.request import Asked
 from caliber.storage.compile.codec import Row, codec_of, dump_json
 from caliber.storage.compile.session import StatementSession

@@ -2,7 +2,7 @@
 
 A filter is a condition, so k hits come back whenever k records match and score above the floor.
 
-Source: M §1.2, M-046, design sections 5 and 7.
+Source: M §1.2, M-046, C-161 to C-165, design sections 5 and 7; docs/decisions/0147.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from numpy.typing import NDArray
 
 from caliber.kernels.evaluator import Allowed
 from caliber.model.errors import DimensionMismatch, DTypeError, InvalidValue
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.time import from_us, to_us
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.snapshot import visible_rows
 from caliber.schema.catalog import Catalog
-from caliber.schema.predicate import Predicate, all_of, one_of
+from caliber.schema.predicate import Predicate, Variable, all_of, one_of, variables_in
 from caliber.schema.relation import Column, ColumnType, Relation, Residence
 from caliber.schema.validity import asked_us
-from caliber.storage.compile.filters import filterable
+from caliber.storage.compile.conditions import filterable
 from caliber.storage.sql.full_text import texts_of
 
 _NOBODYS: Final = object()
@@ -192,3 +193,18 @@ def _number(kind: ColumnType, value: Any, field: str) -> Any:
         if whole == value and (whole in (0, 1) if flag else -(2**63) <= whole < 2**63):
             return bool(whole) if flag else from_us(whole) if kind is ColumnType.INSTANT else whole
     return _NOBODYS
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """A filter compiled for each searched kind, and the values of its variables."""
+
+    predicates: Mapping[str, Predicate]
+    variables: Mapping[Variable, Any]
+
+    def key(self, kind: str) -> tuple[Predicate, tuple[Any, ...]] | None:
+        """Return the cache key of a kind's verdicts; None where they change with the clock."""
+        asked = variables_in(self.predicates[kind])
+        if Variable.NOW in asked:
+            return None
+        return self.predicates[kind], tuple(self.variables[name] for name in sorted(asked))

@@ -23,8 +23,7 @@ from caliber.resident.mirror import Generation, RelationSnapshot
 from caliber.resident.predicates import Texts, held_texts, mask
 from caliber.schema.predicate import Predicate, Variable
 from caliber.schema.validity import asked_us
-from caliber.search.filtering.filters import Seen, alive
-from caliber.search.filtering.where import Where
+from caliber.search.filtering.filters import Seen, Where, alive
 
 Bools = NDArray[np.bool_]
 

@@ -25,8 +25,7 @@ from caliber.search.ranking.days import SAID_WITHIN_US
 from caliber.search.ranking.graph import DEPTH
 from caliber.search.request import Asked
 from caliber.storage.compile.codec import Row, dump_json
-from caliber.storage.compile.conditions import compile_stored
-from caliber.storage.compile.filters import Filters, parameters, unfiltered
+from caliber.storage.compile.conditions import Filters, compile_stored, parameters, unfiltered
 from caliber.storage.compile.plan import Plan
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.protocol import Near, Store

@@ -1,6 +1,6 @@
 """Score fusion: normalized leg scores, scores of date, recency and importance, weighted sums, and the best hits.
 
-Source: M-032 to M-047, K-119, K-202; reciprocal ranks: Cormack, Clarke and Büttcher (SIGIR 2009). Formulas:
+Source: M-032 to M-047, K-119, K-120, K-202; reciprocal ranks: Cormack, Clarke and Büttcher (SIGIR 2009). Formulas:
 docs/search.md.
 """
 
@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 from caliber.config.search import SearchConfig, SearchWeights
 from caliber.kernels.joining.join import NEIGHBOURS, QUOTIENT, STRETCHED, VALUES, Best, Part, best_scores, dense, join
 from caliber.resident.mirror import RelationSnapshot
+from caliber.search.filtering.filters import Found
 from caliber.search.ranking.legs import Floats, Ints, KindSearch, Nearest
+from caliber.search.request import Request
 
 LEGS = ("vector", "keyword", "graph", "importance")
 LEAST = 1e-6
@@ -306,3 +308,34 @@ def merged(searched: Sequence[KindSearch], best: Sequence[tuple[Ints, NDArray[np
     tie = np.concatenate(ties)
     order = np.lexsort((tie[:, 1], tie[:, 0], np.array([-hit.score for hit in found])))[:limit]
     return [found[at] for at in order.tolist()]
+
+
+_HALF = 0.5
+
+
+def recent_rows(searched: Sequence[KindSearch], request: Request, settings: SearchConfig) -> list[Found]:
+    """Return the allowed rows by the mean of how recent and how important they are; using a record makes it recent."""
+    if not searched:
+        return []
+    uses = request.uses
+    recency, importance, scores = [], [], []
+    for item in searched:
+        times = times_us(item.owners).copy()
+        rows = np.flatnonzero(item.allowed)
+        times[rows] = np.maximum(times[rows], uses.of(item.owners, rows)[1])
+        recent = recency_scores(times, request.now_us, settings.boosts.recency_half_life_ms)
+        important = importance_scores(item.owners)
+        recency.append(_HALF * recent)
+        importance.append(_HALF * important)
+        item.rows = np.arange(item.owners.length)
+        scores.append(np.where(item.allowed, recency[-1] + importance[-1], 0.0))
+    return [
+        Found(
+            searched[hit.kind].owners,
+            hit.row,
+            hit.score,
+            {"recency": float(recency[hit.kind][hit.row]), "importance": float(importance[hit.kind][hit.row])},
+            ("importance",),
+        )
+        for hit in best_hits(searched, scores, request.limit)
+    ]

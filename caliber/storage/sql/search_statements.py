@@ -18,7 +18,7 @@ from caliber.schema.relation import Relation
 from caliber.schema.relations import BY_NAME, TRAJECTORY
 from caliber.schema.validity import validity
 from caliber.storage.compile.codec import codec_of
-from caliber.storage.compile.filters import filter_condition, filter_names
+from caliber.storage.compile.conditions import filter_condition, filter_names
 from caliber.storage.compile.plan import Dialect, Plan
 from caliber.storage.compile.predicates import trait_condition
 from caliber.storage.compile.spelling import literal, quote

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from caliber.model.access import Principal
     from caliber.model.agents import LockToken
     from caliber.schema.predicate import Variable
-    from caliber.storage.compile.listing import Listing
+    from caliber.storage.compile.conditions import Listing
 
 
 class RowChange(NamedTuple):

@@ -12,8 +12,7 @@ from caliber.schema.predicate import Comparison, Operator, Predicate
 from caliber.schema.relation import Column, ColumnType, Relation
 from caliber.schema.relations import NOTE, TURN
 from caliber.storage.compile.codec import Row, codec_of, decoder_of
-from caliber.storage.compile.conditions import compile_stored, meets
-from caliber.storage.compile.listing import ORDERED, Behind, Listing
+from caliber.storage.compile.conditions import ORDERED, Behind, Listing, compile_stored, meets
 from contract.memories import CATALOG
 from contract.world import World, all_rows
 

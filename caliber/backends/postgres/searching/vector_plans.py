@@ -19,7 +19,7 @@ from caliber.model.embedding import DistanceMetric, EmbeddingSpace
 from caliber.model.errors import InternalError
 from caliber.model.lazy_dataclass import dataclass
 from caliber.schema.relation import Relation
-from caliber.storage.compile.filters import filter_names
+from caliber.storage.compile.conditions import filter_names
 from caliber.storage.compile.plan import Plan
 from caliber.storage.compile.spelling import quote
 from caliber.storage.sql.full_text import text_table

@@ -25,7 +25,7 @@ from typing import Any, Final, NoReturn
 
 import apsw
 
-from caliber.kernels import files
+from caliber.kernels import dispatch
 from caliber.model.errors import CaliberError, Unavailable
 from caliber.model.process.files import HeldFiles
 from caliber.model.process.interrupts import managed
@@ -192,8 +192,8 @@ class Forks:
 
 def _begin_anew() -> None:
     """Give files new identities for SQLite. Raises: MissingRequired, apsw.Error."""
-    calls = files.system_calls()
-    files.set_mark(int.from_bytes(os.urandom(8), "little"))
+    calls = dispatch.system_calls()
+    dispatch.set_mark(int.from_bytes(os.urandom(8), "little"))
     system = apsw.VFS("caliber-fork", "unix")
     try:
         for name, address in calls.items():
