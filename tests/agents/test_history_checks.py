@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.agents.handing_checks import Given, handing_faults
+from support.agents.handing_checks import Given, TaskState, handing_faults, task_faults
 from support.agents.history import OK, REFUSED, UNKNOWN, FileLog, Op, operations, read_entries
 from support.agents.lock_checks import Effect, lock_faults
 from support.agents.message_checks import Stored, message_faults
 from support.agents.state_checks import AgentState, state_faults
-from support.agents.task_checks import TaskState, task_faults
 from support.agents.value_checks import value_faults
 
 pytestmark = pytest.mark.prove

@@ -296,7 +296,7 @@ def test_the_rows_of_a_relation_that_is_dropped_are_converted(store: Any, monkey
 
 
 def test_todays_schema_follows_from_less_of_it(pg: Any) -> None:
-    """PostgreSQL; SQLite and more ways there: ``tests/schema/test_schema_changes.py``."""
+    """PostgreSQL; SQLite and more ways there: ``tests/schema/test_memory_types.py``."""
     pg.forsake()
     name = pg.config().storage.schema_name
     dialect = dialect_of(name, "public")

@@ -6,13 +6,12 @@ import importlib
 from importlib.util import find_spec
 from typing import NamedTuple
 
-from support.agents.handing_checks import Handing
+from support.agents.handing_checks import Handing, Tasks
 from support.agents.history import Subject
 from support.agents.lock_checks import Locks
 from support.agents.message_checks import Messages
 from support.agents.planted_code import Plant
 from support.agents.state_checks import States
-from support.agents.task_checks import Tasks
 from support.agents.value_checks import Values
 
 from caliber.storage.write.unit_of_work import UnitOfWork
