@@ -241,7 +241,7 @@ def test_windows_of_a_tenant_that_is_not_resident_hold_one_of_two_sides(
 
 
 @pytest.fixture
-def pair(start: Any, backend: Backend, clock: SetClock) -> Pair:
+def third_settled(start: Any, backend: Backend, clock: SetClock) -> Pair:
     """A pair with an open conflict, and a third note whose conflicts were resolved."""
     pair = Pair(start, backend, clock)
     third = pair.home("Rome", confidence=0.4)
@@ -276,20 +276,20 @@ def check_copy(pair: Pair, copy: caliber.Caliber, known: list[Any]) -> None:
 
 @pytest.mark.parametrize("into", ["sqlite", "sqlite-memory", "postgres"])
 def test_conflicts_go_through_parquet_files(
-    pair: Pair, another: Any, clock: SetClock, into: str, tmp_path: Path
+    third_settled: Pair, another: Any, clock: SetClock, into: str, tmp_path: Path
 ) -> None:
     # what `caliber export` and `caliber import` do
-    known = listed(pair.memory)
+    known = listed(third_settled.memory)
     copy = another(into).open(clock=clock)
-    exported = [name for name, unasked in pair.memory.storage.exported.items() if unasked]
+    exported = [name for name, unasked in third_settled.memory.storage.exported.items() if unasked]
     assert "conflict" in exported
     for name in exported:
-        write_parquet(tmp_path / name, pair.memory.storage.bulk_read(name, batch_rows=100), lambda *_: None)
+        write_parquet(tmp_path / name, third_settled.memory.storage.bulk_read(name, batch_rows=100), lambda *_: None)
     for name in exported:
         with open_parquet(tmp_path / name, batch_rows=100) as file:
             copy.storage.bulk_load(name, file.reader)
     copy.flush()
-    check_copy(pair, copy, known)
+    check_copy(third_settled, copy, known)
 
 
 # --- erasure ---------------------------------------------------------------------------------------
@@ -349,13 +349,15 @@ def test_a_conflict_goes_with_the_words_that_a_side_loses(
     assert find(backend, pair.memory, tmp_path, "quorv", "lodie") == []
 
 
-def test_a_purged_task_leaves_no_trace_in_conflicts(pair: Pair, start: Any, backend: Backend, tmp_path: Path) -> None:
-    other = start(pair.memory)
+def test_a_purged_task_leaves_no_trace_in_conflicts(
+    third_settled: Pair, start: Any, backend: Backend, tmp_path: Path
+) -> None:
+    other = start(third_settled.memory)
     other.keep("The quorvaneq Redis instance listens on port 6379177.")
     other.keep("The quorvaneq Redis instance listens on port 6380199.")
-    pair.memory.flush()
-    (conflict,) = pair.memory.pcp.validate(other.trajectory_id, record=True).conflicts
-    assert find(backend, pair.memory, tmp_path, "6379177")
-    pair.memory.admin.purge_trajectory(other.trajectory_id)
-    assert pair.memory.storage.conflicts.get(conflict.conflict_id) is None
-    assert find(backend, pair.memory, tmp_path, "6379177", "quorvaneq") == []
+    third_settled.memory.flush()
+    (conflict,) = third_settled.memory.pcp.validate(other.trajectory_id, record=True).conflicts
+    assert find(backend, third_settled.memory, tmp_path, "6379177")
+    third_settled.memory.admin.purge_trajectory(other.trajectory_id)
+    assert third_settled.memory.storage.conflicts.get(conflict.conflict_id) is None
+    assert find(backend, third_settled.memory, tmp_path, "6379177", "quorvaneq") == []
