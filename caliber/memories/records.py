@@ -20,7 +20,7 @@ from caliber.model.events import EventType
 from caliber.model.trust import TrustLabel
 from caliber.search.filtering.compiled import variables
 from caliber.storage.compile.codec import codec_of
-from caliber.storage.compile.listing import Listing
+from caliber.storage.compile.conditions import Listing
 from caliber.storage.write.ending import archive
 from caliber.storage.write.unit_of_work import UnitOfWork
 
