@@ -88,8 +88,8 @@ class LearningMethods(TaskMethods):
                         learner.finish(job_id)
                     ids = owner_of(self._engine, owner).ids
                     return result_of(self._engine, job_id, every, lambda whose: whose in ids)
-                if (claim := added[0][1]) is not None:
-                    learner.learn_now(claim)
+                if (claim := added[0][1]) is not None and learner.learn_now(claim) == 0:
+                    return Learned(job_id, trajectory_id, keys, JobState.DONE)
                 return result_of(self._engine, job_id, every)
             except Unavailable as error:
                 reason = error.context.get("reason", error.kind)

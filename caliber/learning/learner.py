@@ -65,9 +65,8 @@ _CONTEXT_BYTES: Final = 16_000
 """The bytes of the user's earlier turns that are looked through with each batch."""
 _LOCKS: Final = 64
 """Locks that users share: threads that learn about one user do so one after the other."""
-_HEARD: Final = 16_384
-"""Earlier turns of which it is known whether a part is played behind them."""
-_TURN_ID, _CONTENT, *_TEACHING = (codec_of(TURN).index(name) for name in ("turn_id", "content", "role", "trust"))
+_HEARD: Final = 16_384  # turns of which it is known whether a part is played behind them
+_TURN_ID, _CONTENT, _ROLE, _TRUST = (codec_of(TURN).index(name) for name in ("turn_id", "content", "role", "trust"))
 _TRUSTED: Final = {label.value for label in TrustLabel if label.distrust <= TrustLabel.USER.distrust}
 MAX_FACTS: Final = 100
 """Most facts learnt from one call, and most known facts of one person that a language model gets to see."""
@@ -120,14 +119,15 @@ class Learner:
         """Return whether a turn may teach: words of the user, not of a tool, a page or a model."""
         return turn.role is TurnRole.USER and turn.trust in _TRUSTED
 
-    def learn_now(self, claim: Claim) -> None:
-        """Do the job in the caller's thread; after a failure it waits for its next attempt, as every job does.
+    def learn_now(self, claim: Claim) -> int | None:
+        """Do the job in the caller's thread, and return its decisions; after a failure, None, it waits as every job.
 
         Raises: Unavailable when the deadline passes.
         """
         with claim.working():
-            if self._jobs.attempt(claim) is None:
+            if (decisions := self._jobs.attempt(claim)) is None:
                 check("the messages were learnt from")
+            return decisions
 
     def finish(self, job_id: uuid.UUID) -> None:
         """Do a job that still waits, or that a process left behind; one that has ended stays as it is.
@@ -167,7 +167,9 @@ class Learner:
         if turns and not self._may_teach(owner, turns[0].trajectory_id):  # those of a job are of one task
             turns = []
         found = list(self._by_rule(turns, talk)) if asking is None else asking.read(owner.name, turns)
-        statements, refusals, people, stored, held = self._engine.read(lambda uow: self._known(uow, owner, found))
+        statements, refusals, people, stored, held = (
+            self._engine.read(lambda uow: self._known(uow, owner, found)) if found else ([], [], People(owner), {}, [])
+        )
         steps = Decider(held).decide(statements) if asking is None else asking.decide(statements, held)
         ends = [each.stored[1].valid_until for each in held if each.stored and each.stored[1].valid_until is not None]
         writer = _Writer(self._engine, owner, steps)
@@ -218,8 +220,7 @@ class Learner:
             for row in reversed(uow.select("turn.block", *block)):
                 if row[_TURN_ID] not in taught:
                     left -= len(row[_CONTENT])
-                    role, trust = (row[place] for place in _TEACHING)
-                    if left < 0 or role != TurnRole.USER or trust not in _TRUSTED:
+                    if left < 0 or row[_ROLE] != TurnRole.USER or row[_TRUST] not in _TRUSTED:
                         continue
                 talk.append((row[_TURN_ID], row[_CONTENT]))
         return uow.count(ERASURE), owner, turns, talk[::-1]

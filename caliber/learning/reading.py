@@ -243,7 +243,7 @@ def _clauses(sentence: str, moment: Moment) -> Iterator[Candidate]:
             continue
         first, *more = _ELLIPSIS.split(clause)
         bodies = [first]
-        if _FIRST_PERSON.match(_LEAD.sub("", first, count=1)):  # "I live here and work there"
+        if more and _FIRST_PERSON.match(_LEAD.sub("", first, count=1)):  # "I live here and work there"
             bodies += (f"{'I am' if _STATE.match(each) else 'I'} {each}" for each in more)
         also = _ALSO.search(clause) is not None
         greets = _GREETS.match(sentence) is not None
