@@ -149,8 +149,7 @@ class Learner:
         if user is None:
             self._engine.write(claim.ack)
             return 0
-        turn = DeadlineLock("other messages of the user were learnt from")
-        with self._locks.setdefault(user.id.int % _LOCKS, turn):
+        with self._locks.setdefault(user.id.int % _LOCKS, DeadlineLock("other messages of the user were learnt from")):
             for _ in range(self._engine.config.storage.serialization_retries):
                 try:
                     return self._run(claim, user)

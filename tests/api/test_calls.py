@@ -53,7 +53,7 @@ def steady(file_backend: Any) -> dict[str, Callable[[], Any]]:
         "assemble_context": lambda: memory.assemble_context(task.trajectory_id, query="when does the harbour open?"),
         "search": lambda: memory.search("harbour of place 7", kinds=["note"], limit=10),
         "get": lambda: memory.get(note.note_id),
-        "remember": lambda: memory.remember([{"role": "user", "content": f"and {next(turns)}?"} for _ in "ab"], user="anna"),
+        "remember": lambda: memory.remember([{"role": "user", "content": f"{next(turns)}?"}] * 2, user="anna"),
     }
     for call in calls.values():
         for _ in range(3):
