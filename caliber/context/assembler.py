@@ -132,7 +132,7 @@ def decide(
         with suppress(BudgetTooSmall):
             filled = fill(ranked, codes, sizes, plan, max_tokens, reserve)
         if filled is None:
-            alone = (codes == CONSIDERED) & (ranked[SOURCE] == SPOKEN) & (ranked[GROUP] == ALONE)
+            alone = (codes == CONSIDERED) & (ranked.numbers[SOURCE] == SPOKEN) & (ranked.numbers[GROUP] == ALONE)
             keep_labels(plan, ranked, np.flatnonzero(alone).tolist(), rendered)
             filled = fill(ranked, codes, sizes, plan, max_tokens, reserve)  # raises: it asks for more than a label
         if reader is not None:
@@ -143,7 +143,7 @@ def decide(
         if silent := {item.place: item.room for item in filled.truncations if rendered.is_silent(item.place)}:
             keep_labels(plan, ranked, [*silent], rendered)
             for place, room in silent.items():
-                ranked[LEAD][place] = max(int(ranked[LEAD][place]), room + 1)
+                ranked.numbers[LEAD][place] = max(int(ranked.numbers[LEAD][place]), room + 1)
             rendered.uncut()
             continue
         decided = Decided(plan, max_tokens, ranked, filled, sizes, shown, reserve)
@@ -229,20 +229,20 @@ def _measure(
     Turns and records are read once they enter.
     """
     out: dict[int, str] = {}
-    sizes = ranked[LENGTH].copy()
+    sizes = ranked.numbers[LENGTH].copy()
     places = np.flatnonzero(codes == CONSIDERED)
-    source = ranked[SOURCE][places]
+    source = ranked.numbers[SOURCE][places]
     sizes[codes != CONSIDERED] = -1
     by_section = {item.section: item.text for item in fixed}
     for place in places[(source == SYSTEM) | (source == PERSONA) | (source == EXTRA)].tolist():
-        out[place] = by_section[int(ranked[SECTION][place])]
+        out[place] = by_section[int(ranked.numbers[SECTION][place])]
     records = RecordLines(snapshot, texts, plan)
     brief = [section.index for section in plan.rule_sections if section.rule is not None and section.rule.shortens]
-    section, row_of = ranked[SECTION].take(places), ranked[ROW]
+    section, row_of = ranked.numbers[SECTION].take(places), ranked.numbers[ROW]
     is_known = np.zeros(len(places), np.bool_) if plan.about is None else section == plan.about.index
     changed = is_any_of(section, brief)
     if disputed:
-        changed |= (ranked[MARK].take(places) & DISPUTED) != 0
+        changed |= (ranked.numbers[MARK].take(places) & DISPUTED) != 0
     for kind in plan.records:
         if kind in (SPOKEN, PASSAGE):
             continue
@@ -258,7 +258,7 @@ def _measure(
         contents = texts.texts(snapshot[plan.records[plan.about.source].name], row_of[known].tolist())
         out.update(zip(known.tolist(), map(about_line, contents), strict=True))
     short = _shorten(ranked, out, plan, brief) if brief else {}
-    for place in np.flatnonzero(ranked[MARK] & DISPUTED).tolist() if disputed else ():
+    for place in np.flatnonzero(ranked.numbers[MARK] & DISPUTED).tolist() if disputed else ():
         if place in out:
             out[place] = DISPUTED_LEAD + out[place]
     sizes[list(out)] = plan.measure(list(out.values()))
@@ -272,7 +272,7 @@ def _shorten(ranked: Candidates, texts: dict[int, str], plan: AssemblyPlan, sect
     from caliber.text.key_sentences import abridge  # few windows shorten any
 
     out = {}
-    for place in [place for place in texts if int(ranked[SECTION][place]) in sections]:
+    for place in [place for place in texts if int(ranked.numbers[SECTION][place]) in sections]:
         cut = abridge(texts[place], limits.SUMMARY_MODE_TOKENS, plan.estimator)
         if cut is not None:
             out[place] = Cut(*cut)
@@ -282,8 +282,8 @@ def _shorten(ranked: Candidates, texts: dict[int, str], plan: AssemblyPlan, sect
 
 def _render_entered(ranked: Candidates, codes: NDArray[np.uint8], reader: TurnReader, rendered: RenderedTexts) -> None:
     """Add the texts of the turns and records that entered."""
-    inside, row_of = entered(codes), ranked[ROW]
-    source = ranked[SOURCE].take(inside)
+    inside, row_of = entered(codes), ranked.numbers[ROW]
+    source = ranked.numbers[SOURCE].take(inside)
     places = inside[source == SPOKEN]
     if len(places):
         texts = reader.texts(row_of[places].tolist())
@@ -302,9 +302,9 @@ def render_passages(ranked: Candidates, codes: NDArray[np.uint8], rendered: Rend
     if rendered.passages is None:
         return
     places = entered(codes)
-    places = places[ranked[SOURCE].take(places) == PASSAGE]
+    places = places[ranked.numbers[SOURCE].take(places) == PASSAGE]
     if len(places):
-        turns, marks = rendered.passages.parts(ranked[ROW][places].tolist()), ranked[MARK]
+        turns, marks = rendered.passages.parts(ranked.numbers[ROW][places].tolist()), ranked.numbers[MARK]
         for place, said in zip(places.tolist(), turns, strict=True):
             turn = replace(said, outdated=True) if marks[place] & OUTDATED else said
             short = rendered.shortened.get(place)

@@ -138,13 +138,14 @@ def rank(candidates: Candidates, plan: AssemblyPlan) -> tuple[Candidates, NDArra
     count = len(candidates)
     sections = len(plan.sections)
     nothing = np.zeros(count, np.int32)
-    section = candidates[SECTION]
+    numbers = candidates.numbers
+    section = numbers[SECTION]
     threshold = plan.config.min_relevance_threshold
     order, decision = rank_and_fill(
         RankColumns(
             priority=plan.rank_priority[section],
-            relevance=candidates[VALUE].astype(np.float32),
-            age_us=candidates[AGE_US],
+            relevance=numbers[VALUE].astype(np.float32),
+            age_us=numbers[AGE_US],
             tokens=nothing,
             tie=candidates.tie,
             group=np.full(count, ALONE, np.int32),
@@ -161,10 +162,10 @@ def rank(candidates: Candidates, plan: AssemblyPlan) -> tuple[Candidates, NDArra
     codes[codes == INCLUDED] = CONSIDERED
     codes[ranked.relevance < np.float32(threshold)] = DecisionCode.EXCLUDED_RELEVANCE
     codes[ranked.relevance < _tail(ranked, plan)] = DecisionCode.EXCLUDED_RELEVANCE
-    twin = ranked[TWIN]
+    twin = ranked.numbers[TWIN]
     codes[twin > 0] = DecisionCode.EXCLUDED_DUPLICATE
     codes[twin < 0] = DecisionCode.EXCLUDED_CONFLICT
-    codes[ranked[ERROR] != 0] = DecisionCode.EXCLUDED_ERROR
+    codes[ranked.numbers[ERROR] != 0] = DecisionCode.EXCLUDED_ERROR
     limit_kinds(ranked, codes, plan)
     return ranked, codes
 
@@ -174,18 +175,18 @@ def _tail(ranked: Candidates, plan: AssemblyPlan) -> NDArray[np.float32]:
 
     What is nearest by vector alone, or of the days of the query, is none, however many words others share with it.
     """
-    found = ranked.parts.any(axis=0) & ~plan.by_rule[ranked[SECTION]]
+    found = ranked.parts.any(axis=0) & ~plan.by_rule[ranked.numbers[SECTION]]
     # An earlier question that only repeats this one is no measure of what answers it.
-    best = ranked.relevance[found & (ranked[TWIN] == 0)].max(initial=np.float32(0))
+    best = ranked.relevance[found & (ranked.numbers[TWIN] == 0)].max(initial=np.float32(0))
     for name, part in zip(ranked.part_names, ranked.parts, strict=True):
         if name in _ENOUGH:
             found &= (part == 0) | (part < _ENOUGH[name] * part.max(initial=0))
-    return np.where(found & ((ranked[MARK] & OF_TASK) == 0), np.float32(TAIL_SHARE) * best, np.float32(0))
+    return np.where(found & ((ranked.numbers[MARK] & OF_TASK) == 0), np.float32(TAIL_SHARE) * best, np.float32(0))
 
 
 def limit_kinds(ranked: Candidates, codes: NDArray[np.uint8], plan: AssemblyPlan) -> None:
     """Exclude the last candidates of each kind beyond the number of records that ``pcp.dosage`` allows."""
-    source = ranked[SOURCE]
+    source = ranked.numbers[SOURCE]
     for sources, limit in plan.most:
         places = np.flatnonzero(np.logical_or.reduce([source == one for one in sources]) & (codes == CONSIDERED))
         if len(places) > limit:

@@ -36,10 +36,10 @@ def day_lengths(
 
     A dosage lets turns in that left the conversation one by one: each counts as if it had the line.
     """
-    days = ranked[DAY].take(considered) * (ranked[PASSAGE_ID].take(considered) == 0)
+    days = ranked.numbers[DAY].take(considered) * (ranked.numbers[PASSAGE_ID].take(considered) == 0)
     lengths, begun = np.zeros(len(days), np.int64), days != 0
-    spoken = np.flatnonzero(begun & (ranked[SOURCE].take(considered) == SPOKEN))
-    spoken = spoken[np.argsort(ranked[TURN_NUMBER].take(considered[spoken]), kind="stable")]
+    spoken = np.flatnonzero(begun & (ranked.numbers[SOURCE].take(considered) == SPOKEN))
+    spoken = spoken[np.argsort(ranked.numbers[TURN_NUMBER].take(considered[spoken]), kind="stable")]
     begun[spoken] = _opened(days[spoken], int(days[spoken[0]]) if len(spoken) else 0)
     for day in set(days.tolist()) - {0}:
         lengths[days == day] = line_length(plan, day_mark(day))
@@ -48,8 +48,8 @@ def day_lengths(
 
 def begin_days(ranked: Candidates, places: NDArray[np.int64], before: int) -> tuple[dict[int, str], int]:
     """Return the lines before turns in order of reading, by place, and the last day; ``before`` is the one before."""
-    dated = places[ranked[DAY][places] != 0]
-    days = ranked[DAY][dated]
+    dated = places[ranked.numbers[DAY][places] != 0]
+    days = ranked.numbers[DAY][dated]
     begun = _opened(days, before)
     lines = dict(zip(dated[begun].tolist(), map(day_mark, days[begun].tolist()), strict=True))
     return lines, int(days[-1]) if len(days) else before

@@ -10,6 +10,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 from caliber.config import CaliberConfig
@@ -61,7 +62,7 @@ class Masked:
         return self.masks.get(rows.relation.name)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class AssemblyInputs:
     """Everything that determines a window's bytes.
 
@@ -101,12 +102,12 @@ class AssemblyInputs:
     user_names: frozenset[str] = frozenset()
     """The names of the task's user, and the id."""
 
-    @property
+    @cached_property
     def moment(self) -> Moment:
         """The instant of the task's last message, or now, with the zone of the user's days."""
         return moment_of(self.snapshot, self.trajectory_id.bytes, self.now_us, zone_of(self.config.time_zone))
 
-    @property
+    @cached_property
     def readers(self) -> Masked:
         """The records that the principal may see."""
         return Masked(self.masks, self.used_by)

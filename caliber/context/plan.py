@@ -196,21 +196,23 @@ class AssemblyPlan:
     compresses: bool = False
     """Whether records that do not fit whole enter compressed."""
 
-    @property
+    @cached_property
     def declared(self) -> dict[int, str]:
         """The relations of declared memories by source."""
         return {source: relation.name for source, relation in self.records.items() if source >= OWN}
 
-    def entering(self, enters: Enters) -> list[int]:
-        """Return the sources of records that something brings into windows without rules."""
-        return [source for source, relation in self.records.items() if relation.in_windows.enters is enters]
+    @cached_property
+    def entering(self) -> dict[Enters, list[int]]:
+        """The sources of records that something brings into windows without rules."""
+        of = {source: relation.in_windows.enters for source, relation in self.records.items()}
+        return {enters: [source for source, its in of.items() if its is enters] for enters in Enters}
 
-    @property
+    @cached_property
     def history_index(self) -> int:
         """The section of summaries of the task itself."""
         return int(self.section_of_source[SUMMARY])
 
-    @property
+    @cached_property
     def conversation(self) -> tuple[SectionPlan, ...]:
         """The sections of the conversation: one where sections stand by priority, else two."""
         return (self.user,) if self.current is self.user else (self.user, self.current)
@@ -231,22 +233,22 @@ class AssemblyPlan:
         """The mask of sections that a rule fills."""
         return np.array([section.rule is not None for section in self.sections])
 
-    @property
+    @cached_property
     def additive(self) -> bool:
         """True if lengths of parts add up to the length of the whole."""
         return self.measures.additive
 
-    @property
+    @cached_property
     def line_length(self) -> int:
         """The length of the separator of two lines of a passage; other estimators count it with the text before it."""
         return 1 if self.additive else 0
 
-    @property
+    @cached_property
     def hole_length(self) -> int:
         """The length of the line that marks turns left out of a passage; of other estimators, the most it may be."""
         return 4 if self.additive else 3
 
-    @property
+    @cached_property
     def ruler(self) -> str:
         """The parameters that lengths depend on, besides the text."""
         return "" if self.additive else f"{self.measures.estimator} {self.separator!r}"

@@ -78,7 +78,7 @@ def build_window(facts: WindowFacts, decided: Decided, rendered: RenderedTexts, 
     used = used_tokens(decided, filled)
     if used > facts.max_tokens or (plan.additive and byte_length(text) != length):
         raise InternalError(f"a window of {used} tokens and {length} bytes was filled wrongly for {facts.max_tokens}")
-    lead, following = (plan.separator.join(part) for part in bodies)
+    lead, following = plan.separator.join(bodies[0]), plan.separator.join(bodies[1])
     older, current = turns
     days = {place: line for item in filled for place, line in item.days.items()}
     return ContextWindow(
@@ -118,7 +118,7 @@ def _pieces(decided: Decided, item: FilledSection, rendered: RenderedTexts) -> l
         leads = [plan.separator * bool(at) + item.days.get(place, "") for at, place in enumerate(item.places)]
         return [(lead, texts[place]) for lead, place in zip(leads, item.places, strict=True)]
     out: list[tuple[str, str]] = []
-    passages, days, numbers = ranked[PASSAGE_ID], ranked[DAY], ranked[TURN_NUMBER]
+    passages, days, numbers = ranked.numbers[PASSAGE_ID], ranked.numbers[DAY], ranked.numbers[TURN_NUMBER]
     last, follows = 0, -1
     for place in item.places:
         passage, text = int(passages[place]), texts[place]
@@ -187,22 +187,22 @@ def filled_sections(decided: Decided) -> list[FilledSection]:
         present.discard(section.index)
         places = included[section_of == section.index]
         if is_talk := section.source == SPOKEN or section.type is SectionType.EARLIER:
-            places = places[np.argsort(ranked[TURN_NUMBER][places], kind="stable")]
+            places = places[np.argsort(ranked.numbers[TURN_NUMBER][places], kind="stable")]
         days: dict[int, str] = {}
-        if is_talk and ranked[DAY][places].any():
+        if is_talk and ranked.numbers[DAY][places].any():
             days, last = begin_days(ranked, places, last_day)
             last_day = last if section.source == SPOKEN else last_day
         size = section.header_length + int(decided.shown[places].sum())
         items, passages = len(places), section.source == PASSAGE and not is_talk
         if passages:
             # Passages in order of time, then all else by value; lines of one passage are one item.
-            is_line = ranked[SOURCE][places] == PASSAGE
-            lines = places[is_line][np.argsort(ranked[READING][places[is_line]], kind="stable")]
+            is_line = ranked.numbers[SOURCE][places] == PASSAGE
+            lines = places[is_line][np.argsort(ranked.numbers[READING][places[is_line]], kind="stable")]
             places = np.concatenate((lines, places[~is_line]))
-            _, first = np.unique(ranked[PASSAGE_ID][lines], return_index=True)
-            size += int(ranked[LEAD][lines[first]].sum()) + plan.line_length * (len(lines) - len(first))
-            same = ranked[PASSAGE_ID][lines[1:]] == ranked[PASSAGE_ID][lines[:-1]]
-            size += plan.hole_length * int((same & (np.diff(ranked[TURN_NUMBER][lines]) != 1)).sum())
+            _, first = np.unique(ranked.numbers[PASSAGE_ID][lines], return_index=True)
+            size += int(ranked.numbers[LEAD][lines[first]].sum()) + plan.line_length * (len(lines) - len(first))
+            same = ranked.numbers[PASSAGE_ID][lines[1:]] == ranked.numbers[PASSAGE_ID][lines[:-1]]
+            size += plan.hole_length * int((same & (np.diff(ranked.numbers[TURN_NUMBER][lines]) != 1)).sum())
             items = len(first) + len(places) - len(lines)
         size += plan.separator_length * (items if present else items - 1)
         size += sum(line_length(plan, line) for line in days.values())
@@ -213,13 +213,13 @@ def filled_sections(decided: Decided) -> list[FilledSection]:
 
 def used_tokens(decided: Decided, sections: list[FilledSection]) -> int:
     """Return the tokens of a window of these sections, including the cost of each message."""
-    return sum(item.tokens for item in sections) + message_tokens(decided, sections)
+    return sum([item.tokens for item in sections]) + message_tokens(decided, sections)
 
 
 def message_tokens(decided: Decided, sections: list[FilledSection]) -> int:
     """Return the cost of a window's messages beyond their texts, and of those that answer calls without a result."""
     plan, turns = decided.plan, [place for item in sections if item.section.source == SPOKEN for place in item.places]
-    fillers = plan.no_result_tokens * int(decided.ranked[READING][turns].sum()) if turns else 0
+    fillers = plan.no_result_tokens * int(decided.ranked.numbers[READING][turns].sum()) if turns else 0
     following = [plan.stable_first and item.section.index > plan.user.index for item in sections]
     others = [item.section.source != SPOKEN for item in sections]
     texts = {after for after, other in zip(following, others, strict=True) if other}
@@ -243,7 +243,7 @@ def cut_texts(
     shown = sizes.copy()
     for item in filled.truncations:
         place = item.place
-        turn = rendered.parts([place])[0] if ranked[SOURCE][place] == SPOKEN else None
+        turn = rendered.parts([place])[0] if ranked.numbers[SOURCE][place] == SPOKEN else None
         label = "" if turn is None else turn.label
         if cached is not None:
             shown[place], made = cached[place]
@@ -265,7 +265,7 @@ def cut_texts(
 def keep_labels(plan: AssemblyPlan, ranked: Candidates, places: Sequence[int], rendered: RenderedTexts) -> None:
     """Note the length of turns that are cut after the first character of their content: no shorter cut shows any."""
     beginnings = [turn.label + turn.text[len(turn.label) :][:1] for turn in rendered.parts(places)]
-    known = ranked[LEAD]
+    known = ranked.numbers[LEAD]
     known[list(places)] = np.maximum(known[list(places)], plan.measure(beginnings))
 
 
@@ -285,9 +285,9 @@ def excerpt_turns(
 ) -> bool:
     """Shorten long recalled turns that entered to ``room``, and their sizes; return whether there were any."""
     places = entered(filled.codes)
-    long = places[(ranked[SOURCE].take(places) == PASSAGE) & (sizes.take(places) > room)].tolist()
+    long = places[(ranked.numbers[SOURCE].take(places) == PASSAGE) & (sizes.take(places) > room)].tolist()
     for place in long:
-        outdated = bool(ranked[MARK][place] & OUTDATED)
+        outdated = bool(ranked.numbers[MARK][place] & OUTDATED)
         label = f"{rendered.speakers[place]}: {OUTDATED_LEAD * outdated}"
         rendered.shortened[place] = made = _excerpt(plan, rendered.texts[place], room, rendered.query, label)
         rendered.texts[place] = made.of(rendered.texts[place])
@@ -339,15 +339,15 @@ def _section(
         ranked, spans = decided.ranked, _spans(decided, item, rendered)
         return tuple(
             SourceRef(
-                source_type=source_type_of(int(ranked[SOURCE][place])),
+                source_type=source_type_of(int(ranked.numbers[SOURCE][place])),
                 id=id_of(place),
-                version=int(ranked[VERSION][place]),
+                version=int(ranked.numbers[VERSION][place]),
                 relevance=float(ranked.relevance[place]),
                 tokens=decided.tokens(place),
                 span=span,
-                day=_EPOCH + timedelta(days=day) if day or ranked[PASSAGE_ID][place] else None,
+                day=_EPOCH + timedelta(days=day) if day or ranked.numbers[PASSAGE_ID][place] else None,
             )
-            for place, span, day in zip(places, spans, ranked[DAY][places].tolist(), strict=True)
+            for place, span, day in zip(places, spans, ranked.numbers[DAY][places].tolist(), strict=True)
         )
 
     return ContextSection(

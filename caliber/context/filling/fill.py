@@ -47,7 +47,7 @@ from caliber.context.conversation import PASSAGE, SPOKEN
 from caliber.context.days import day_lengths
 from caliber.context.filling.filled import NO_RESERVE, Filled, Reserve, Truncation
 from caliber.context.filling.shown_turns import ShownTurns, SpokenTurns, TurnRepeats
-from caliber.context.filling.state import Filling, following_sections, summary_sections
+from caliber.context.filling.state import Filling
 from caliber.context.plan import EXTRA, PERSONA, SYSTEM, UNCAPPED, AssemblyPlan, SectionPlan, is_any_of
 from caliber.kernels import fill as kernel
 from caliber.model.errors import BudgetTooSmall
@@ -72,7 +72,7 @@ def fill(
     Raises: BudgetTooSmall when there is something to include and nothing of it fits.
     """
     considered = np.flatnonzero(codes == CONSIDERED)
-    source, section = ranked[SOURCE].take(considered), ranked[SECTION].take(considered)
+    source, section = ranked.numbers[SOURCE].take(considered), ranked.numbers[SECTION].take(considered)
     is_turn = source == SPOKEN
     full = plan.longest(plan.budget(max_tokens))
     # One section is the last: it has no separator after it, and rounds up at no cost.
@@ -90,20 +90,20 @@ def fill(
     lengths = np.where(source == PASSAGE, np.minimum(lengths, plan.excerpt_length(max_tokens)), lengths)
     candidates = np.empty((kernel.LINK + 1, len(considered)), np.int64)
     for row, column in zip(_ROWS, _COLUMNS, strict=True):
-        ranked[column].take(considered, out=candidates[row], mode="clip")
-    cost = lengths + beyond_texts(plan, is_turn, ranked[READING].take(considered)) + day_lines * new_day
+        ranked.numbers[column].take(considered, out=candidates[row], mode="clip")
+    cost = lengths + beyond_texts(plan, is_turn, ranked.numbers[READING].take(considered)) + day_lines * new_day
     candidates[kernel.COST] = cost
     state = Filling(plan, candidates, source, full, hard)
     state.total, state.messages = total, messages + opening
-    state.day, state.day_lines = ranked[DAY].take(considered).tolist(), day_lines.tolist()
+    state.day, state.day_lines = ranked.numbers[DAY].take(considered).tolist(), day_lines.tolist()
     state.new_day = new_day.tolist()
     spoken = np.flatnonzero(is_turn)
     covered = candidates[kernel.NUMBER]
     spoken = spoken[np.argsort(covered[spoken], kind="stable")]
-    numbers, groups, marks = (ranked[name].take(considered[spoken]) for name in (TURN_NUMBER, GROUP, MARK))
-    turns = SpokenTurns(spoken, numbers, groups, marks, cost[spoken])
+    groups, marks = ranked.numbers[GROUP].take(considered[spoken]), ranked.numbers[MARK].take(considered[spoken])
+    turns = SpokenTurns(spoken, covered[spoken], groups, marks, cost[spoken])
     conversation = ShownTurns(state, turns, max_tokens)
-    repeats = TurnRepeats.of(state, ranked[ORDINAL].take(considered), covered)
+    repeats = TurnRepeats.of(state, ranked.numbers[ORDINAL].take(considered), covered)
     spare, closed = 0, frozenset[int]()
     if plan.by_rank:
         closed = _fill_by_priority(state, conversation, repeats, covered)
@@ -185,7 +185,7 @@ def _fill_by_shares(
     conversation.drop_repeated(repeats)
     waiting = np.flatnonzero(state.decided == CONSIDERED)
     told = [] if plan.told is None else np.flatnonzero(state.sections == plan.told.index).tolist()
-    following = waiting[state.shares_rest[state.sections[waiting]]]
+    following = waiting[state.shares.rest[state.sections[waiting]]]
     spare = conversation.spare()
     roomy = len(told) > 0 and max_tokens >= limits.RECENT_FROM_TOKENS
     held, most = (0, 0) if plan.told is None else (roomy * state.share(plan.told.floor), state.share(plan.told.cap))
@@ -261,15 +261,14 @@ def _fill_told(state: Filling, places: list[int], repeats: TurnRepeats, limit: i
 
 def _drop_covered(state: Filling, conversation: ShownTurns, covered: NDArray[np.int64]) -> None:
     """Drop the summaries of turns that the conversation shows, or may yet show."""
-    summaries = is_any_of(state.sections, [section.index for section in summary_sections(state.plan)])
+    summaries = is_any_of(state.sections, [section.index for section in state.shares.history])
     state.decided[summaries & (state.decided == CONSIDERED) & (covered >= conversation.reach())] = EXCLUDED_SHOWN
 
 
 def _fill_history(state: Filling, conversation: ShownTurns) -> None:
     """Include summaries of turns that the conversation does not show, newest first, up to their section's cap."""
-    plan = state.plan
-    floors = state.share(sum(item.floor for item in following_sections(plan)))
-    for section in (section for section in summary_sections(plan) if section.rule is None):
+    floors = state.share(state.shares.following)
+    for section in [section for section in state.shares.history if section.rule is None]:
         limit = min(state.share(section.cap), state.used_in[section.index] + max(0, state.room - floors))
         places = np.flatnonzero((state.sections == section.index) & (state.decided == CONSIDERED))
         state.admit(places, limit, kernel.EITHER)

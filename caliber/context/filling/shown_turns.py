@@ -9,6 +9,7 @@ Source: docs/windows.md; decisions 0017, 0195.
 from __future__ import annotations
 
 import math
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +29,7 @@ from caliber.context.columns import (
 )
 from caliber.context.conversation import BLOCK, PASSAGE, SPOKEN, SUMMARY
 from caliber.context.filling.blocks import Run, block_start
-from caliber.context.filling.state import Filling, following_sections, summary_sections
+from caliber.context.filling.state import Filling
 from caliber.context.plan import EXTRA, PERSONA, SYSTEM, UNCAPPED, is_any_of
 from caliber.model.lazy_dataclass import dataclass
 
@@ -92,13 +93,15 @@ class ShownTurns:
         self._state = state
         self._turns = turns
         plan = state.plan
+        self._own = plan.conversation
         self._small = plan.budget(max_tokens) < limits.RECENT_FROM_TOKENS
         self._block_turns = plan.config.assembly.evict_block_turns
         self._floor, self._cap = state.share(plan.user.floor), state.share(plan.user.cap)
         self._limit = self._cap
         """The maximum of its two sections together, with the floors of the others reserved."""
-        summed = [item for item in summary_sections(plan) if (state.sections == item.index).any()]
-        floors = sum(item.floor for item in (*following_sections(plan), *summed))
+        shares = state.shares
+        summed = [item.floor for item in shares.history if (state.sections == item.index).any()]
+        floors = sum(summed, shares.following)
         small = plan.earlier is not None and plan.budget(max_tokens) < _PREFIX_FROM
         self._others = state.share(max(floors, _SMALL_REST) if small else floors)
         follows = (state.sections > plan.user.index) & (state.sources != SPOKEN)
@@ -119,8 +122,9 @@ class ShownTurns:
 
     # --- the last user message, and calls without an answer --------------------------------------
 
+    @cached_property
     def _musts(self) -> list[list[int]]:
-        """Return the places of the mandatory turns; a call and its results count as one.
+        """The places of the mandatory turns; a call and its results count as one.
 
         The last user message comes first, then calls with the answers they have, newest first.
         """
@@ -132,19 +136,23 @@ class ShownTurns:
             out.append(turns.places[must[groups == group]].tolist())  # noqa: PERF401
         return out
 
+    @property
+    def _used(self) -> int:
+        """The length that the conversation takes in both sections."""
+        return sum([self._state.used_in[section.index] for section in self._own])
+
     def must_length(self) -> int:
         """Return the length of the turns that must enter."""
         state = self._state
-        musts = [place for together in self._musts() for place in together]
-        separator = state.plan.separator_length
-        opening = state.plan.overheads[state.plan.current.index] if musts else 0
-        return opening + sum(state.cost[place] + separator for place in musts)
+        costs = state.costs[[place for together in self._musts for place in together]]
+        opening = state.plan.overheads[state.plan.current.index] if len(costs) else 0
+        return opening + int(costs.sum()) + len(costs) * state.plan.separator_length
 
     def enter_must(self) -> None:
         """Let the last user message enter, cut if it is longer than all there is, and the calls that fit whole."""
         state, plan = self._state, self._state.plan
         grouped = set(self._turns.places[self._turns.groups != ALONE].tolist())
-        for together in self._musts():
+        for together in self._musts:
             first, *others = together
             if state.fits(first, more=sum(state.cost[place] + plan.separator_length for place in others)):
                 for place in together:
@@ -194,7 +202,7 @@ class ShownTurns:
             return
         marks = turns.marks[self._rest]
         room = min(state.room - self._message, self._left_by_rule()) - self._opening()
-        shown = sum(state.used_in[index] for index in {state.plan.user.index, state.plan.current.index})
+        shown = self._used
         recent = None
         if not self._small and ((marks & RECENT) != 0).any():
             recent = run.earliest(room, int(run.begins[(marks & RECENT) != 0].min()))
@@ -288,14 +296,12 @@ class ShownTurns:
         hard = state.hard[plan.user.index]
         if hard == UNCAPPED:
             return state.room
-        return hard - sum(state.used_in[index] for index in {plan.user.index, plan.current.index})
+        return hard - self._used
 
     def _opening(self) -> int:
         """Return the cost of opening the sections of the conversation, beyond separators."""
-        plan = self._state.plan
-        sections = {plan.user.index, plan.current.index}
-        unopened = [index for index in sections if not self._state.used_in[index]]
-        return sum(plan.overheads[index] - plan.separator_length for index in unopened)
+        plan, used = self._state.plan, self._state.used_in
+        return sum([plan.overheads[item.index] - plan.separator_length for item in self._own if not used[item.index]])
 
     def _show(self) -> None:
         """Include the turns from the start on; mark the others as left out."""
@@ -345,7 +351,7 @@ class ShownTurns:
         stable = {section.index for section in first}
         shown = turns.cost[state.decided[turns.places] == INCLUDED]
         another = int(shown.max(initial=0) if len(shown) else plan.message_length) + plan.separator_length
-        used = sum(state.used_in[index] for index in {plan.user.index, plan.current.index})
+        used = self._used
         if used + another <= self._limit:
             stable |= {section.index for section in (*before, plan.user)}
         return frozenset(stable)

@@ -36,6 +36,10 @@ class _Shares(NamedTuple):
     """Which share what the conversation leaves: those of rules, and those that follow the query."""
     compressible: NDArray[np.bool_]
     """Of which records may enter compressed (C-274)."""
+    following: float
+    """The floors of those that follow the query together."""
+    history: tuple[SectionPlan, ...]
+    """The sections of summaries before the conversation."""
 
 
 @lru_cache(maxsize=64)
@@ -49,7 +53,9 @@ def _shares_of(plan: AssemblyPlan) -> _Shares:
         for item in sections
     ]
     floors = [item.floor if item.index in after else 0.0 for item in sections]
-    return _Shares(np.array([item.cap for item in sections]), np.array(floors), np.array(rest), np.array(compressible))
+    caps = np.array([item.cap for item in sections])
+    history = tuple([item for item in sections if item.source == SUMMARY and item.index < plan.user.index])
+    return _Shares(caps, np.array(floors), np.array(rest), np.array(compressible), sum(floors), history)
 
 
 class Filling:
@@ -69,6 +75,7 @@ class Filling:
         self.source: memoryview = sources.data
         self.number: memoryview = candidates[kernel.NUMBER].data
         self.lead: memoryview = candidates[kernel.LEAD].data
+        self.shares = shares = _shares_of(plan)
         self.compressed = candidates[kernel.SHORT]
         self.compressed[:] = -1
         least = int(self.costs.min()) if count else 0
@@ -79,8 +86,6 @@ class Filling:
         """The shortest candidate: where less is left, nothing fits."""
         self.codes = bytearray([CONSIDERED]) * count
         self.decided = np.frombuffer(self.codes, np.uint8)
-        shares = _shares_of(plan)
-        self.shares_rest = shares.rest
         self.limits = np.zeros((kernel.FLOOR + 1, len(hard)), np.int64)
         self.limits[kernel.OPENING], self.limits[kernel.MOST] = plan.overheads, hard
         self.limits[kernel.CAP], self.limits[kernel.FLOOR] = shares.caps * full, shares.floors * full
@@ -107,7 +112,7 @@ class Filling:
         plan = self.plan
         lengths = (self.costs * limits.COMPRESS_RATIO).astype(np.int64)
         tokens = np.maximum(0, lengths * plan.measures.denominator // plan.measures.numerator)
-        may = _shares_of(plan).compressible[self.sections]
+        may = self.shares.compressible[self.sections]
         may &= (self.sources != PASSAGE) & (tokens >= plan.config.assembly.truncate_min_tokens)
         return np.where(may, lengths, -1)
 
@@ -198,13 +203,3 @@ class Filling:
         """Let those enter that fit, in order."""
         if len(places) and self.total - self.used >= self.least:
             self.admit(places, how=how)
-
-
-def following_sections(plan: AssemblyPlan) -> list[SectionPlan]:
-    """Return the sections that stand between the older turns and the last user message."""
-    return [section for section in plan.sections if plan.user.index < section.index < plan.current.index]
-
-
-def summary_sections(plan: AssemblyPlan) -> list[SectionPlan]:
-    """Return the sections of summaries before the conversation."""
-    return [section for section in plan.sections if section.source == SUMMARY and section.index < plan.user.index]

@@ -197,11 +197,11 @@ def members_of(inputs: AssemblyInputs, plan: AssemblyPlan, searcher: Searcher) -
         return searcher.visibility(snapshot[plan.records[source].name], inputs.readers, inputs.as_of_us, inputs.now_us)
 
     of_task = {}
-    for source in plan.entering(Enters.TASK):
+    for source in plan.entering[Enters.TASK]:
         owners, visible = snapshot[plan.records[source].name], visibility(source).visible
-        of = [rows[visible[rows]] for rows in (owners.group("trajectory_id", task) for task in (key, *above))]
+        of = [rows[visible[rows]] for rows in [owners.group("trajectory_id", task) for task in (key, *above)]]
         of_task[source] = OfTask(of[0], of[1:])
-    knowledge = {source: visibility(source) for source in plan.entering(Enters.KNOWLEDGE)}
+    knowledge = {source: visibility(source) for source in plan.entering[Enters.KNOWLEDGE]}
     degraded = () if cyclic is None else (f"cycle_in_ancestry({uuid.UUID(bytes=cyclic)})",)
     return Members(of_task, knowledge, closed_scopes(snapshot[SCOPES], key), degraded)
 
@@ -396,7 +396,7 @@ def join(
     conversation: Conversation,
 ) -> Candidates:
     turns = conversation.turns
-    count = len(fixed) + len(turns) + sum(len(part.rows) for part in parts)
+    count = len(fixed) + len(turns) + sum([len(part.rows) for part in parts])
     numbers = np.zeros((FIELDS, count), np.int64)
     numbers[ROW] = -1
     numbers[GROUP] = ALONE

@@ -204,7 +204,7 @@ class _Alike:
             for member, made in zip(members.tolist(), item.prints(places, self._texts), strict=True):
                 prints[member] = made
         stays = self._unlike(ranks, group, prints)
-        ranks, group, times, ordinals = (each[stays] for each in (ranks, group, times, ordinals))
+        ranks, group, times, ordinals = [each[stays] for each in (ranks, group, times, ordinals)]
         # A differing word may be a correction or another fact. The newest record may be the correction, so it counts as
         # much as the most relevant one; the others count for a share.
         relevance = np.concatenate([item.scored.relevance for item in self._parts])

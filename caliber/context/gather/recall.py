@@ -234,8 +234,8 @@ def recall(
             owners = snapshot[pool.kind]
             scored = Scored(np.minimum(item.scores, np.float32(1)), None, item.parts)
             out.parts[source] = Recalled(source, owners, item.rows, scored, np.zeros(len(item.rows), np.int64))
-    if sum(len(item.rows) for item in out.parts.values()) >= limit:
-        out.worst = min(float(item.scored.relevance.min()) for item in out.parts.values())
+    if sum([len(item.rows) for item in out.parts.values()]) >= limit:
+        out.worst = min([float(item.scored.relevance.min()) for item in out.parts.values()])
     if PASSAGE in out.parts:
         turns = out.parts[PASSAGE]
         _carry(turns)

@@ -274,7 +274,7 @@ class WindowRows:
     @property
     def _knowledge(self) -> tuple[str, ...]:
         """Read the records that belong to no task and enter without a query too."""
-        return tuple(self._plan.records[source].name for source in self._plan.entering(Enters.KNOWLEDGE))
+        return tuple(self._plan.records[source].name for source in self._plan.entering[Enters.KNOWLEDGE])
 
     # --- whose records ---------------------------------------------------------------------------
 
