@@ -5,9 +5,11 @@ Source: C-217 to C-224, C-447 to C-467, design section 5.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.context import limits
-from caliber.context.assembled import Assembled
 from caliber.context.columns import (
     ALONE,
     CONSIDERED,
@@ -33,26 +34,48 @@ from caliber.context.columns import (
     rank,
 )
 from caliber.context.conversation import PASSAGE, SPOKEN
-from caliber.context.facts import WindowFacts
 from caliber.context.filling.fill import fill
 from caliber.context.filling.filled import NO_RESERVE
 from caliber.context.gather.gathering import gather
+from caliber.context.gather.rule_selection import Selection
 from caliber.context.gather.turns import PassageReader, TurnReader
-from caliber.context.inputs import AssemblyInputs, TextSource
+from caliber.context.inputs import AssemblyInputs, TextSource, WindowFacts
 from caliber.context.plan import EXTRA, PERSONA, SYSTEM, AssemblyPlan, has_records, is_any_of, plan_of
 from caliber.context.record.record import pack_record
 from caliber.context.record_lines import RecordLines
-from caliber.context.texts import DISPUTED_LEAD, FixedText, RenderedTexts, about_line
+from caliber.context.texts import DISPUTED_LEAD, OUTDATED_LEAD, FixedText, RenderedTexts, about_line
 from caliber.context.trace import Decided
 from caliber.context.window import build_window, count_sections, cut_texts, excerpt_turns, excess, keep_labels
 from caliber.kernels.tokens.counting import Cut
 from caliber.model.context import SectionType
 from caliber.model.errors import BudgetTooSmall, InvalidValue
+from caliber.model.windows import ContextWindow
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.schema.relations import CONFLICT
 
 if TYPE_CHECKING:
     from caliber.search.searcher import Searcher
+
+
+@dataclass(frozen=True)
+class Assembled:
+    """A window and its record; the record is packed when it is first read."""
+
+    window: ContextWindow
+    pack: Callable[[], bytes] = field(repr=False)
+    decided: Decided = field(repr=False)
+    selections: Sequence[Selection] = field(default=(), repr=False)
+    """The selection of each injection rule."""
+
+    @cached_property
+    def record(self) -> bytes:
+        """The packed window, enough to explain and replay it; always the same bytes."""
+        return self.pack()
+
+    @cached_property
+    def text_hash(self) -> bytes:
+        """SHA-256 of the window's text."""
+        return hashlib.sha256(self.window.text.encode("utf-8")).digest()
 
 
 def assemble(inputs: AssemblyInputs, texts: TextSource, searcher: Searcher) -> Assembled:
@@ -263,7 +286,7 @@ def _measure(
             out[place] = DISPUTED_LEAD + out[place]
     sizes[list(out)] = plan.measure(list(out.values()))
     rendered = RenderedTexts(out, lambda chosen: reader.parts(row_of[list(chosen)].tolist()), shortened=short)
-    rendered.passages, rendered.records = PassageReader(snapshot, texts, plan), records.texts
+    rendered.passages, rendered.records = PassageReader(snapshot, texts, plan).lines, records.texts
     return rendered, sizes
 
 
@@ -304,9 +327,10 @@ def render_passages(ranked: Candidates, codes: NDArray[np.uint8], rendered: Rend
     places = entered(codes)
     places = places[ranked.numbers[SOURCE].take(places) == PASSAGE]
     if len(places):
-        turns, marks = rendered.passages.parts(ranked.numbers[ROW][places].tolist()), ranked.numbers[MARK]
-        for place, said in zip(places.tolist(), turns, strict=True):
-            turn = replace(said, outdated=True) if marks[place] & OUTDATED else said
+        rows = ranked.numbers[ROW].take(places)
+        lines, marks = rendered.passages(rows), ranked.numbers[MARK].take(places).tolist()
+        for place, (label, line), mark in zip(places.tolist(), lines, marks, strict=True):
+            whole = label + OUTDATED_LEAD + line[len(label) :] if mark & OUTDATED else line
             short = rendered.shortened.get(place)
-            rendered.texts[place] = turn.line if short is None else short.of(turn.line)
-            rendered.speakers[place] = turn.speaker
+            rendered.texts[place] = whole if short is None else short.of(whole)
+            rendered.speakers[place] = label[:-2]

@@ -1,4 +1,4 @@
-"""Inputs of an assembly (snapshot, configuration, query, masks), and protocols of the sources of record texts.
+"""Inputs of an assembly (snapshot, configuration, query, masks), those it records, and protocols of sources of texts.
 
 Equal inputs give equal windows.
 
@@ -13,14 +13,19 @@ from dataclasses import field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from caliber.config import CaliberConfig
 from caliber.config.cron import zone_of
 from caliber.context.conversation import moment_of
+from caliber.context.plan import RECORDS, Measures
 from caliber.context.rules import OneShot
 from caliber.kernels.evaluator import Allowed
 from caliber.model.knowledge import NOBODY
 from caliber.model.lazy_dataclass import dataclass
-from caliber.model.references import SpaceId, TrajectoryId, WindowId
+from caliber.model.references import ScopeId, SpaceId, TrajectoryId, WindowId
+from caliber.model.windows import CutOff, Position
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.text.dates import Moment
@@ -111,3 +116,39 @@ class AssemblyInputs:
     def readers(self) -> Masked:
         """The records that the principal may see."""
         return Masked(self.masks, self.used_by)
+
+
+@dataclass(frozen=True, slots=True)
+class WindowFacts:
+    """The recorded inputs of an assembly, and the reports of its candidate sources.
+
+    Shapes: query_embedding ``f32[d]``. Units: microseconds since 1970; ``config_hash`` is hexadecimal.
+    """
+
+    window_id: WindowId
+    trajectory_id: TrajectoryId
+    scope_id: ScopeId | None
+    principal: str
+    position: Position
+    config_hash: str
+    evaluator: str
+    measures: Measures
+    max_tokens: int
+    now_us: int
+    as_of_us: int
+    query: str | None
+    query_embedding: NDArray[np.float32] | None
+    space_id: SpaceId | None
+    extra_sections: Mapping[str, str]
+    cut_offs: tuple[CutOff, ...]
+    degraded: tuple[str, ...]
+    once: tuple[OneShot, ...] = ()
+    query_from: str = "caller"
+    """Where the query came from: the caller, the last user turn, or the goal of the task."""
+    declared: Mapping[int, str] = field(default_factory=dict)
+    """The relations of declared memories by the source that stands for each."""
+
+    def relation_of(self, source: int) -> str | None:
+        """Return the relation behind a source, or None for a text that is no record."""
+        relation = RECORDS.get(source)
+        return self.declared.get(source) if relation is None else relation.name

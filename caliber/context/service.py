@@ -19,8 +19,7 @@ from caliber.access.event_filter import event_filter
 from caliber.access.owners import names_of_user, own_names, user_of
 from caliber.access.visibility import Readers
 from caliber.config import CaliberConfig
-from caliber.context.assembled import Assembled
-from caliber.context.assembler import assemble
+from caliber.context.assembler import Assembled, assemble
 from caliber.context.columns import entered
 from caliber.context.conversation import TASKS
 from caliber.context.gather.asking import DefaultQuery, default_query, stated_query

@@ -11,7 +11,10 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from datetime import datetime
-from typing import Any, Final, Protocol
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from caliber.context.conversation import TURNS
 from caliber.kernels.tokens.counting import ELLIPSIS, Cut
@@ -73,8 +76,8 @@ class TurnText:
 
     @property
     def has_parts(self) -> bool:
-        """True for a turn that reads otherwise than as its role and content."""
-        parts = self.name is not None or self.calls or self.call_id is not None or self.thinking or self.is_error
+        """True for a turn that reads otherwise than as its role, name and content."""
+        parts = self.calls or self.call_id is not None or self.thinking or self.is_error
         return bool(parts) or not self.content.isprintable()
 
     @property
@@ -130,14 +133,6 @@ def turns_shown_as(message: Message) -> Iterator[TurnText]:
             yield replace(shown_as, role=_SYSTEM, name=name)
 
 
-class Speaking(Protocol):
-    """Gives turns in parts by their rows; ``PassageReader`` is one."""
-
-    def parts(self, rows: Sequence[int]) -> list[TurnText]:
-        """Return turns in parts."""
-        ...
-
-
 @dataclass(slots=True)
 class RenderedTexts:
     """The texts of a window, by place in the canonical order.
@@ -155,8 +150,8 @@ class RenderedTexts:
     shortened: dict[int, Cut] = field(default_factory=dict)
     speakers: dict[int, str] = field(default_factory=dict)
     """The speaker of each line of a passage."""
-    passages: Speaking | None = None
-    """Gives recalled turns in parts."""
+    passages: Callable[[NDArray[np.int64]], list[tuple[str, str]]] | None = None
+    """Gives recalled turns by their rows as lines, each after how it begins: the speaker."""
     records: Callable[[int, list[int]], list[str]] | None = None
     """Gives records of a source by their rows, as they read."""
     query: str | None = None

@@ -31,8 +31,8 @@ from caliber.context.columns import (
 )
 from caliber.context.conversation import PASSAGE, SPOKEN
 from caliber.context.days import begin_days, line_length
-from caliber.context.facts import WindowFacts
 from caliber.context.filling.filled import Filled
+from caliber.context.inputs import WindowFacts
 from caliber.context.plan import AssemblyPlan, SectionPlan, source_type_of
 from caliber.context.texts import OUTDATED_LEAD, RenderedTexts, passage_lead
 from caliber.context.trace import Decided, trace

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from caliber.context import limits
 from caliber.context.conversation import PASSAGE, SCOPES, TURNS
-from caliber.context.facts import WindowFacts
+from caliber.context.inputs import WindowFacts
 from caliber.context.plan import AssemblyPlan, source_type_of
 from caliber.context.rules import RulePlan
 from caliber.dsl.variables import variables_of

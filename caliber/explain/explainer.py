@@ -15,7 +15,7 @@ from caliber.access.owners import user_of
 from caliber.config import CaliberConfig
 from caliber.context.columns import ORDINAL, SECTION, SOURCE, TWIN, entered
 from caliber.context.conversation import PASSAGE, SPOKEN
-from caliber.context.facts import WindowFacts
+from caliber.context.inputs import WindowFacts
 from caliber.context.plan import source_type_of
 from caliber.context.record.record import Record, unpack_record
 from caliber.context.texts import text_of_content, turn_of_content

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from caliber.context.assembled import Assembled
+from caliber.context.assembler import Assembled
 from caliber.context.columns import SECTION, entered
 from caliber.context.gather.asking import DefaultQuery
 from caliber.context.gather.rule_selection import FILTER

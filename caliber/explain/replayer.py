@@ -16,11 +16,10 @@ from caliber.config import CaliberConfig
 from caliber.context.assembler import check_budget, fixed_texts
 from caliber.context.columns import DISPUTED, MARK, ORDINAL, OUTDATED, SECTION, SOURCE, VERSION, entered, rank
 from caliber.context.conversation import PASSAGE, SPOKEN
-from caliber.context.facts import WindowFacts
 from caliber.context.filling.fill import fill
 from caliber.context.filling.filled import Filled
 from caliber.context.gather.rule_selection import FILTER
-from caliber.context.inputs import ContentSource
+from caliber.context.inputs import ContentSource, WindowFacts
 from caliber.context.plan import AssemblyPlan, plan_with, section_count, source_type_of
 from caliber.context.record.record import Record, content_hash, unpack_record
 from caliber.context.texts import DISPUTED_LEAD, RenderedTexts, TurnText, about_line, text_of_content, turn_of_content

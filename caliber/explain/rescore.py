@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from caliber.config import CaliberConfig
-from caliber.context.facts import WindowFacts
 from caliber.context.gather.candidates import members_of, pool_of_rules, pools_of
 from caliber.context.gather.recall import pools_of_recall, request_of
 from caliber.context.gather.scores import Flat, scorer_of
-from caliber.context.inputs import AssemblyInputs, TextSource
+from caliber.context.inputs import AssemblyInputs, TextSource, WindowFacts
 from caliber.context.plan import AssemblyPlan, plan_of
 from caliber.kernels.evaluator import Allowed
 from caliber.model.lazy_dataclass import dataclass

@@ -7,7 +7,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from caliber.config import CaliberConfig
-from caliber.context.facts import WindowFacts
+from caliber.context.inputs import WindowFacts
 from caliber.context.service import ContextService
 from caliber.engine.engine import Engine
 from caliber.explain.explainer import Explained, explain, explain_one, explained_of, labels_of

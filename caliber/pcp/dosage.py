@@ -40,10 +40,10 @@ from caliber.context.columns import (
 )
 from caliber.context.conversation import BLOCK, PASSAGE, SPOKEN, SUMMARY
 from caliber.context.days import shows_days
-from caliber.context.facts import WindowFacts
 from caliber.context.filling.filled import Filled
 from caliber.context.gather.dialogue import mark_turns
 from caliber.context.gather.turns import group_calls
+from caliber.context.inputs import WindowFacts
 from caliber.context.plan import EXTRA, PERSONA, SYSTEM, AssemblyPlan, SectionPlan, plan_of, source_numbers
 from caliber.context.texts import RenderedTexts, TurnText, turns_shown_as
 from caliber.context.trace import RULES, Decided, trace

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from datetime import date, timedelta, timezone, tzinfo
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -145,6 +146,7 @@ def user_days(turns: RelationSnapshot, rows: NDArray[np.int64], zone: tzinfo) ->
     return days
 
 
+@lru_cache(maxsize=1_024)
 def day_text(day: int) -> str:
     """Return a day, counted from 1970, as passages name it: 8 May 2023."""
     try:

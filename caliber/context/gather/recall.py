@@ -238,21 +238,21 @@ def recall(
         out.worst = min([float(item.scored.relevance.min()) for item in out.parts.values()])
     if PASSAGE in out.parts:
         turns = out.parts[PASSAGE]
-        _carry(turns)
+        place = np.full(turns.owners.length, -1, np.int64)
+        place[turns.rows] = np.arange(len(turns.rows))
+        _carry(turns, place)
         asks = searcher.keywords.of(turns.owners).flagged(ASKS)[turns.rows].astype(np.bool_)
-        _yield_to_answers(turns, asks)
+        _yield_to_answers(turns, place, asks)
         _repeat_the_query(inputs, turns, asks, hidden, texts)
     find_twins(inputs, plan, out.parts, texts)
     return out, degraded
 
 
-def _carry(turns: Recalled) -> None:
+def _carry(turns: Recalled, place: Rows) -> None:
     """Raise the neighbours that lent a hit its words: they carry it, and enter with it."""
     boost = turns.scored.parts.get(_NEIGHBOUR_BOOST)
     if boost is None or not boost.any():
         return
-    place = np.full(turns.owners.length, -1, np.int64)
-    place[turns.rows] = np.arange(len(turns.rows))
     beside = neighbours(turns.owners, "scope_id")
     relevance = turns.scored.relevance.copy()
     boosts = boost.astype(np.float32)
@@ -264,10 +264,8 @@ def _carry(turns: Recalled) -> None:
     turns.scored = Scored(relevance, None, {**turns.scored.parts, _CARRIES: carried})
 
 
-def _yield_to_answers(turns: Recalled, asks: Bools) -> None:
+def _yield_to_answers(turns: Recalled, place: Rows, asks: Bools) -> None:
     """Lower each question below the turn after it, if that is about as relevant: its answer enters first."""
-    place = np.full(turns.owners.length, -1, np.int64)
-    place[turns.rows] = np.arange(len(turns.rows))
     after = neighbours(turns.owners, "scope_id").after(turns.rows)
     answers = np.where(asks & (after >= 0), place[after], -1)
     relevance = turns.scored.relevance.copy()
@@ -288,6 +286,10 @@ def _repeat_the_query(inputs: AssemblyInputs, turns: Recalled, asks: Bools, hidd
     current = int(turns.owners.column("ordinal")[hidden[0]])
     longest = 2 * turns.owners.column("token_count")[hidden[0]]
     short = np.flatnonzero(asks & (turns.owners.column("token_count")[turns.rows] <= longest))
-    for place, text in zip(short.tolist(), texts.texts(turns.owners, turns.rows[short].tolist()), strict=True):
-        if words_of(shown(text)) <= words:
-            turns.twins[place] = current
+    owners = turns.owners
+    said = owners.generation.read_once(
+        "words asked",
+        turns.rows[short].tolist(),
+        lambda rows: [tuple(words_of(shown(text))) for text in texts.texts(owners, rows)],
+    )
+    turns.twins[short[[words.issuperset(each) for each in said]]] = current

@@ -33,8 +33,8 @@ Parts = tuple[Sequence[str], str | None, bool]
 """The ids of the calls of a turn, of the one that it answers, and whether it has thoughts."""
 Keep = Callable[[NDArray[np.bool_]], NDArray[np.bool_]]
 """Selects among rows those to keep. Shapes: ``bool[length of the mirror]``"""
-ROLE_LABELS: Final = tuple(f"{role.value}: " for role in TurnRole)
-"""The prefix of a turn that has only role and content, by the code of the role's column."""
+_ROLES: Final = tuple(role.value for role in TurnRole)
+"""The roles by the codes of their column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +117,10 @@ class TurnReader:
     def _read(turn: TurnText) -> str:
         """Return a turn as it reads."""
         return turn.text
+
+    @staticmethod
+    def _label(turn: TurnText) -> str:
+        return turn.label
 
     def of_rows(self, rows: NDArray[np.int64], limit: int, keep: Keep | None = None) -> tuple[TurnFacts, int, int]:
         """Return the newest ``limit`` of some turns, how many there were, and how many of them match ``keep``.
@@ -234,18 +238,27 @@ class TurnReader:
         contents = self._source.texts(self.turns, rows)
         chosen = np.array(rows, np.int64)
         has_parts = (self._known(chosen) & _PARTS_BIT) != 0
-        roles = self.turns.column("role")[chosen].tolist()
-        labels = ROLE_LABELS
         # As `shown`, without a call for each: a window has hundreds.
         out = [
-            labels[role] + (content if isinstance(content, str) else content.decode("utf-8", "replace"))
-            for role, content in zip(roles, contents, strict=True)
+            label + (content if isinstance(content, str) else content.decode("utf-8", "replace"))
+            for label, content in zip(self._labels(chosen), contents, strict=True)
         ]
         special = np.flatnonzero(has_parts).tolist()
         turns = self._turns([rows[place] for place in special], [contents[place] for place in special])
         for place, turn in zip(special, turns, strict=True):
-            out[place] = turn.text
+            out[place] = self._read(turn)
         return out
+
+    def _labels(self, rows: Rows) -> list[str]:
+        """Return the text before the content of each turn that has no parts."""
+        roles, codes, names = (
+            self.turns.column("role")[rows],
+            self.turns.column("name")[rows],
+            self.turns.interned("name"),
+        )
+        pairs = list(zip(roles.tolist(), codes.tolist(), strict=True))
+        labels = {pair: self._label(TurnText(_ROLES[pair[0]], "", names[pair[1]], (), None)) for pair in set(pairs)}
+        return [labels[pair] for pair in pairs]
 
     def parts(self, rows: Sequence[int]) -> list[TurnText]:
         """Return turns in parts."""
@@ -266,3 +279,11 @@ class PassageReader(TurnReader):
     @staticmethod
     def _read(turn: TurnText) -> str:
         return turn.line
+
+    @staticmethod
+    def _label(turn: TurnText) -> str:
+        return f"{turn.speaker}: "
+
+    def lines(self, rows: Rows) -> list[tuple[str, str]]:
+        """Return how each line begins, and the line."""
+        return list(zip(self._labels(rows), self.texts(rows.tolist()), strict=True))

@@ -44,8 +44,8 @@ from caliber.context.columns import (
     positions_as_tie,
 )
 from caliber.context.conversation import SPOKEN
-from caliber.context.facts import WindowFacts
 from caliber.context.filling.filled import NO_RESERVE, Reserve
+from caliber.context.inputs import WindowFacts
 from caliber.context.plan import INT32_MAX, SOURCES, Measures, has_records
 from caliber.context.record.rules import (
     packed_cut,

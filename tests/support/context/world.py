@@ -15,10 +15,8 @@ from support.kinds import KINDS
 from caliber.backends.sqlite.store import SqliteStore
 from caliber.config import CaliberConfig, profiles
 from caliber.config.search import SearchConfig
-from caliber.context.assembled import Assembled
-from caliber.context.assembler import assemble
-from caliber.context.facts import WindowFacts
-from caliber.context.inputs import AssemblyInputs
+from caliber.context.assembler import Assembled, assemble
+from caliber.context.inputs import AssemblyInputs, WindowFacts
 from caliber.explain.rescore import CurrentScore, rebuild_inputs, score_now
 from caliber.kernels.evaluator import NUMPY, Allowed, Evaluator
 from caliber.model.embedding import DistanceMetric, Embedding, EmbeddingSpace, SpaceState
