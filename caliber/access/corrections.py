@@ -4,7 +4,9 @@ A correction and its audit event are one transaction. The event's payload holds 
 for each changed column its value before and after, as stored (instants in microseconds). Derived columns are not
 logged. ``access.correcting`` has the corrections themselves.
 
-Source: M-110, M-129 to M-141, K-131, K-132.
+Events about records that a principal may not read are hidden from it.
+
+Source: M-110, M-118 to M-141, K-131, K-132; docs/decisions/0186.
 """
 
 from __future__ import annotations
@@ -28,12 +30,13 @@ from caliber.access.visibility import Readers
 from caliber.engine.engine import Engine
 from caliber.model.access import Principal
 from caliber.model.errors import Conflict, NotFound, PermissionDenied, StorageError
-from caliber.model.events import CorrectionAction, Event
+from caliber.model.events import CorrectionAction, Event, EventFamily, EventType
 from caliber.model.references import EntityRef
 from caliber.model.time import from_us
 from caliber.model.trust import TrustLabel
 from caliber.schema.relation import ColumnType, Relation
-from caliber.schema.relations import EVENT, TRAJECTORY
+from caliber.schema.relations import BY_NAME, EVENT, TRAJECTORY
+from caliber.schema.traits import EVERYBODYS
 from caliber.storage.compile.codec import codec_of, dump_json
 from caliber.storage.compile.derived import completed
 from caliber.storage.write.unit_of_work import UnitOfWork
@@ -344,3 +347,48 @@ def _as_stored(value: Any, kind: ColumnType) -> Any:
     if kind in _STRUCTURED:
         return dump_json(value)
     return bytes.fromhex(value.replace("-", "")) if kind in _BINARY else value
+
+
+RETRIEVED: Final = frozenset(each.usage.retrieved for each in BY_NAME.values()) - {None}
+
+
+def event_filter(
+    principal: Principal, sees: Callable[[Relation, uuid.UUID], bool], readers: Readers
+) -> Callable[[Event], Event | None] | None:
+    """Return a filter that redacts events for ``principal``; None for an admin, who sees everything.
+
+    ``sees`` returns whether a record of a relation exists and the principal may read it.
+    """
+    if principal.is_admin:
+        return None
+    label = principal.label
+
+    def filtered(event: Event) -> Event | None:
+        if event.family is EventFamily.AUDIT:
+            return None
+        if event.event_type in RETRIEVED and event.principal != label:
+            return None
+        if event.trajectory_id is not None and not readers.sees_task(event.trajectory_id.bytes):
+            return None
+        if event.subject_type is not None and not readers.reads_subject(event.subject_type, event.subject_id):
+            return None
+        subject = None if event.subject_type is None else BY_NAME.get(event.subject_type)
+        rights = EVERYBODYS if subject is None else subject.rights
+        if subject is not None and rights.hides and (rights.task is None or event.trajectory_id is None):
+            # The readers of a deleted record are unknown: no principal gets the event.
+            if event.subject_id is None or not sees(subject, event.subject_id):
+                return None
+        elif rights.private and event.principal != label:
+            return None
+        is_check = event.event_type == EventType.VALIDATION_RUN and event.subject_id is None
+        if is_check and event.principal != label:  # numbers count the records that its principal saw
+            return dataclasses.replace(event, payload={})
+        if readers.limited and readers.hides_kinds():  # numbers may count records of every kind
+            known = {name: value for name, value in event.payload.items() if name == "id"}
+            return dataclasses.replace(event, payload=known)
+        if "message" in event.payload:  # the message of an error may name a record
+            payload = {name: value for name, value in event.payload.items() if name != "message"}
+            return dataclasses.replace(event, payload=payload)
+        return event
+
+    return filtered

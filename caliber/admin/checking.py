@@ -21,7 +21,7 @@ from caliber.schema.derived import Derived, Sha256
 from caliber.schema.relations import EMBEDDING, RELATIONS
 from caliber.search.in_database.full_text import WordIndexer, indexer_of
 from caliber.search.in_database.stored import full_text_of
-from caliber.storage.compile.damage import UNREADABLE, faults, key_of, key_text
+from caliber.storage.compile.codec import UNREADABLE, faults, key_of, key_text
 from caliber.storage.compile.derived import hashed, wrong_hash
 from caliber.storage.compile.paging import pages
 from caliber.storage.compile.plan import RelationPlans

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from caliber.admin import backup as backups
-from caliber.admin import maintenance, spaces, stats
+from caliber.admin import inspection, maintenance, spaces
 from caliber.admin.backup import BackupReport
 from caliber.admin.checking import check_full_text, check_memory, check_store
 from caliber.admin.spaces import Rebuilt, Sweep
@@ -43,21 +43,21 @@ class Admin:
 
         A principal that is no admin gets no counts of records that include some it may not see.
         """
-        return stats.stats(self._engine, self._principal)
+        return inspection.stats(self._engine, self._principal)
 
     def operations(self, *, window_ms: int = 10_000) -> list[OperationStats]:
         """Return rates and latencies of the operations that all processes recorded in the last ``window_ms``.
 
         Those are recorded of which ``write_behind.operation_share`` draws a share; docs/observability.md.
         """
-        from caliber.admin.stats import recent_operations  # for people who watch
+        from caliber.admin.inspection import recent_operations  # for people who watch
 
         window = arguments.as_whole(window_ms, "window_ms", 1)
         return recent_operations(self._require("read operations of"), window)
 
     def verify(self) -> list[str]:
         """Compare memory and store row by row, and check the store itself; return no findings when all is well."""
-        return stats.verify(self._require("verify"))
+        return inspection.verify(self._require("verify"))
 
     def maintain(self) -> dict[str, int]:
         """Apply retention: of memories, windows, events, changes, ended delegations, unused content, lapsed locks."""
@@ -107,7 +107,7 @@ class Admin:
         arguments.as_flag(full_text, "full_text")
 
         def verify() -> list[str]:
-            return [*stats.verify(engine), *check_full_text(engine.store, engine.config)]
+            return [*inspection.verify(engine), *check_full_text(engine.store, engine.config)]
 
         return spaces.rebuild_search(engine, verify, report, full_text=full_text)
 

@@ -31,8 +31,7 @@ from caliber.model.progress import Progress, unheard
 from caliber.schema.relations import EMBEDDING, EMBEDDING_SPACE
 from caliber.search.in_database.full_text import WordIndexer
 from caliber.search.opening import SearchEngine
-from caliber.storage.compile.codec import dump_json
-from caliber.storage.compile.damage import last_of
+from caliber.storage.compile.codec import dump_json, last_of
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 _BATCH_ROWS = 2_000

@@ -28,7 +28,7 @@ from caliber.model.trajectory import Artifact, Scope, ScopeStatus, Trajectory, T
 from caliber.schema.derived import NotBefore
 from caliber.schema.relation import Column, ColumnType, Relation
 from caliber.schema.relations import EMBEDDING_SPACE, SCOPE
-from caliber.storage.compile.damage import is_of_type, last_of
+from caliber.storage.compile.codec import is_of_type, last_of
 from caliber.storage.compile.derived import completed, reason_of, wrong_hash
 from caliber.storage.protocol import reading
 from caliber.storage.sql.embedding_statements import kinds_of

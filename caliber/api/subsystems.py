@@ -5,8 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
-from caliber.access.corrections import CorrectionListener, CorrectionListeners
-from caliber.access.event_filter import event_filter
+from caliber.access.corrections import CorrectionListener, CorrectionListeners, event_filter
 from caliber.access.granted import EndedGrants
 from caliber.access.identities import Identities
 from caliber.access.owners import TaskOwners
@@ -247,7 +246,7 @@ def _conflict_listener(engine: Engine) -> CorrectionListener:
 
 
 def _conflict_sides(engine: Engine) -> CorrectionListener:
-    from caliber.pcp.conflict_sides import ConflictSides  # most processes correct no record
+    from caliber.pcp.conflicts import ConflictSides  # most processes correct no record
 
     return ConflictSides(engine)
 

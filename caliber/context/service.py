@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from caliber.access.event_filter import event_filter
+from caliber.access.corrections import event_filter
 from caliber.access.owners import names_of_user, own_names, user_of
 from caliber.access.visibility import Readers
 from caliber.config import CaliberConfig

@@ -23,8 +23,7 @@ from caliber.model.windows import Message
 from caliber.resident.conversation import day_text
 from caliber.resident.documents import INDENT, flat, indented, shown
 from caliber.schema.relation import Column, ColumnType, Relation, Residence
-from caliber.storage.compile.codec import decoder_of
-from caliber.storage.compile.damage import UNREADABLE, damaged
+from caliber.storage.compile.codec import UNREADABLE, damaged, decoder_of
 
 DISPUTED_LEAD: Final = "[another record contradicts this] "
 """The text before a record whose conflict with another one is open: no cut at the end removes it."""

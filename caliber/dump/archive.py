@@ -33,7 +33,7 @@ from caliber.schema.relation import Column, Relation
 from caliber.schema.relations import MEMORY_TYPE
 from caliber.schema.relations.storage import StoredMemory
 from caliber.storage.bulk.parquet import parquet_batches, parquet_names, parquet_writer
-from caliber.storage.compile.damage import UNREADABLE
+from caliber.storage.compile.codec import UNREADABLE
 from caliber.storage.maintain.maintenance import StoreSnapshot
 from caliber.storage.migrate.migrations import SCHEMA_VERSION
 

@@ -32,8 +32,7 @@ from caliber.model.progress import Progress
 from caliber.model.references import EntityType, SpaceId
 from caliber.model.time import from_us
 from caliber.schema.relations import EMBEDDING_SPACE
-from caliber.storage.compile.codec import Row
-from caliber.storage.compile.damage import last_of
+from caliber.storage.compile.codec import Row, last_of
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.protocol import Store
 from caliber.storage.write.unit_of_work import UnitOfWork

@@ -22,10 +22,9 @@ from caliber.engine.background import DelayedTask, PeriodicTask
 from caliber.engine.deferred_reads import EventLog, FromRead
 from caliber.engine.providers import Providers
 from caliber.engine.refusals import estimator_of, refusals
-from caliber.engine.remote_events import RemoteEvents
 from caliber.engine.write_behind import Entry, WriteBehind
 from caliber.events import event_log
-from caliber.events.bus import EventBus
+from caliber.events.bus import EventBus, RemoteEvents
 from caliber.kernels import estimate_tokens, uuid7
 from caliber.kernels.evaluator import open_evaluator
 from caliber.llm.protocols import EmbeddingProvider, SummarizationProvider

@@ -18,8 +18,7 @@ from typing import Any, Final
 
 from caliber.access.owners import OF_PEOPLE
 from caliber.erasure.drawn import Drawn, has_author, is_author, split_ids, trait_of
-from caliber.erasure.packed import digests_of, digests_of_body
-from caliber.erasure.redaction import Redactor
+from caliber.erasure.redaction import Redactor, digests_of, digests_of_body
 from caliber.erasure.subject import Subject
 from caliber.kernels.tokens.estimators import Estimator
 from caliber.model.errors import AmbiguousSubject

@@ -18,8 +18,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from caliber.erasure.packed import digests_of, said
-from caliber.erasure.redaction import principals_in
+from caliber.erasure.redaction import digests_of, principals_in, said
 from caliber.erasure.subject import JOINED_AFTER, JOINED_BEFORE, Subject, folded
 from caliber.model.erasure import NOT_OURS, Searched
 from caliber.resident.documents import shown

@@ -1,20 +1,36 @@
-"""Redaction of a subject in one record: rewrites each column as declared, and recomputes derived columns."""
+"""Redaction of a subject in one record: rewrites each column as declared, and recomputes derived columns.
+
+Texts inside packed columns (JSON, window records) are extracted, and packed again without the subject. Columns of a
+window's record stay as they are: they are numbers.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
+import json
+import struct
 import uuid
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-from caliber.erasure import packed
+import numpy as np
+
+from caliber.context.columns import ORDINAL, SOURCE
+from caliber.context.record.record import HASH_BYTES, MAGIC, Record, unpack_record
+from caliber.embedding.embedding_target import embedded_text
 from caliber.erasure.subject import MARK, Subject
 from caliber.kernels import uuid7
 from caliber.kernels.tokens.estimators import Estimator
-from caliber.schema.erase import OF_PRINCIPALS, Packed, Redaction
+from caliber.model.errors import StorageError
+from caliber.schema.derived import Tokens
+from caliber.schema.erase import CHECKPOINT_HEAD, OF_PRINCIPALS, Layout, Packed, Redaction
 from caliber.schema.relation import Column, ColumnType, Relation
-from caliber.storage.compile.derived import completed
+from caliber.storage.compile.codec import dump_json
+from caliber.storage.compile.derived import completed, unpack_content
 
 _ID_CHARS: Final = 36
 
@@ -26,7 +42,7 @@ class Redactor:
         self._subject = subject
         self._estimator = estimator
         self.gone: set[bytes] = set()
-        self.lost = packed.Lost(subject, self.within)
+        self.lost = Lost(subject, self.within)
         self.also: Callable[[str], str] | None = None
         """Takes further words out of JSON and packed content of the present record."""
         self.quotes: Callable[[str], str] | None = None
@@ -48,11 +64,11 @@ class Redactor:
                     return None
             elif isinstance(how, Packed):
                 if how.row:
-                    for each in packed.said(how.layout, value):
+                    for each in said(how.layout, value):
                         if subject.mentioned_in(each) if isinstance(each, bytes) else subject.mentioned(each):
                             return None
                     continue
-                changed, closed = packed.without(how.layout, value, self.lost)
+                changed, closed = without(how.layout, value, self.lost)
                 if changed != value:
                     changes[column.name] = changed
                     self.closed += closed
@@ -153,3 +169,195 @@ def _id(text: str) -> bytes:
 
 def _new_key() -> str:
     return f"forgotten:{uuid7()}"
+
+
+_UNPACKED_MAX: Final = 1 << 26
+_ZLIB: Final = b"\x78"
+_WINDOW: Final = (b"CWR", 4)
+"""The beginning of a window's record, and how long it is with its version."""
+_STATE: Final = len(CHECKPOINT_HEAD) + hashlib.sha256().digest_size
+"""The length of what stands before a checkpoint's JSON."""
+
+
+@dataclass
+class Lost:
+    """The losses of packed content: a subject, records that went or lost words, and their ids as text."""
+
+    subject: Subject
+    words: Callable[[Any], Any]
+    touched: set[tuple[str, int]] = field(default_factory=set)
+    """Relation and ordinal of each record whose content went or changed."""
+    records: frozenset[str] = frozenset()
+
+
+def said(layout: Layout, value: Any) -> Iterable[str | bytes]:
+    """Return the texts in packed content. Raises: StorageError when it is damaged."""
+    if layout is Layout.VERSION:
+        values = unpack_content(value).values()
+        return [each if isinstance(each, bytes) else dump_json(each) for each in values if each is not None]
+    return [_unpacked(value)]
+
+
+def without(layout: Layout, value: Any, lost: Lost) -> tuple[Any, bool]:
+    """Return packed content without the lost data, unchanged if there is none; and whether it can still be replayed.
+
+    Raises: StorageError when it is damaged.
+    """
+    return _WITHOUT[layout](value, lost)
+
+
+def _window(raw: bytes, lost: Lost) -> tuple[bytes, bool]:
+    return _window_without(raw, lost.touched, lost.words, lost.subject.ids) or (raw, False)
+
+
+def _checkpoint(raw: bytes, lost: Lost) -> tuple[bytes, bool]:
+    state = _json_of(raw)
+    for section in (state.get("context_snapshot") or {}).get("sections", ()):
+        gone = any(source[1] in lost.records for source in section["sources"])
+        if gone and "content" in section:  # of a handoff; checkpoints hold no texts
+            section["content"], section["token_count"] = MARK, 0
+            section["sources"] = [source[:3] for source in section["sources"]]  # without the task of the record
+    return _json_again(raw, lost.words(state)), False
+
+
+def _json(raw: bytes, lost: Lost) -> tuple[bytes, bool]:
+    return _json_again(raw, lost.words(_json_of(raw))), False
+
+
+_WITHOUT: Final[Mapping[Layout, Callable[[Any, Lost], tuple[Any, bool]]]] = {
+    Layout.JSON: _json,
+    Layout.CHECKPOINT: _checkpoint,
+    Layout.WINDOW: _window,
+}
+
+
+def _json_of(raw: bytes) -> Any:
+    try:
+        return json.loads(_unpacked(raw))
+    except ValueError as error:
+        raise _damaged() from error
+
+
+def _json_again(raw: bytes, value: Any) -> bytes:
+    """Return a JSON value packed like ``raw``; ``raw`` itself if the value is equal."""
+    if value == _json_of(raw):
+        return raw
+    text, start = dump_json(value).encode(), _start(raw)
+    body = zlib.compress(text) if raw[start : start + 1] == _ZLIB else text
+    return CHECKPOINT_HEAD + hashlib.sha256(body).digest() + body if start else body
+
+
+def _start(raw: bytes) -> int:
+    """Return where packed JSON or a window's columns begin."""
+    if raw[: len(CHECKPOINT_HEAD)] == CHECKPOINT_HEAD:
+        return _STATE
+    return _WINDOW[1] if raw[: len(_WINDOW[0])] == _WINDOW[0] else 0
+
+
+def _unpacked(raw: bytes) -> bytes:
+    start = _start(raw)
+    if raw[start : start + 1] != _ZLIB and raw[:3] != _WINDOW[0]:
+        return raw[start:]
+    try:
+        return zlib.decompressobj().decompress(raw[start:], _UNPACKED_MAX)
+    except zlib.error as error:
+        raise _damaged() from error
+
+
+def _damaged() -> StorageError:
+    return StorageError("packed content cannot be read; run `caliber doctor`")
+
+
+def digests_of(relation: Relation, entity: Any) -> set[bytes]:
+    """Return the digests by which content of a record can be known again: its own, and that of its vector."""
+    kept, contents = _columns(relation)
+    out = {digest for digest in (getattr(entity, name) for name in kept) if digest is not None}
+    out |= {_sha(_raw(content)) for content in (getattr(entity, name) for name in contents) if content is not None}
+    text = relation.text
+    if text is not None and text.embedded is not None and (body := getattr(entity, text.embedded)) is not None:
+        head = None if text.head is None else getattr(entity, text.head)
+        shown = body.decode("utf-8", "replace") if isinstance(body, bytes) else body
+        out.add(_sha(_raw(embedded_text(head, shown))))
+    return out
+
+
+@functools.lru_cache(maxsize=512)
+def _columns(relation: Relation) -> tuple[list[str], list[str]]:
+    """Return the columns of a relation that hold digests, and those of its contents."""
+    rules = relation.derived or ()
+    kept = [each.name for each in relation.columns if each.redaction is Redaction.DIGEST]
+    kept += [rule.column for rule in rules if relation.column(rule.column).type is ColumnType.BYTES]
+    return kept, [name for rule in rules if isinstance(rule, Tokens) for name in rule.of]
+
+
+def _raw(content: str | bytes) -> bytes:
+    return content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass")
+
+
+def _sha(raw: bytes) -> bytes:
+    return hashlib.sha256(raw).digest()
+
+
+def digests_of_body(body: str) -> set[bytes]:
+    """Return the digest of each content in a kept version."""
+    return {_sha(_raw(value)) for value in unpack_content(body).values() if isinstance(value, str | bytes)}
+
+
+_LEVEL: Final = 2
+_INPUTS: Final = ("query", "extra", "principal")
+
+
+def _window_without(
+    raw: bytes, touched: Collection[tuple[str, int]], words: Callable[[Any], Any], lost: frozenset[bytes]
+) -> tuple[bytes, bool] | None:
+    """Return a window's record without erased data, and whether it can still be replayed; None if nothing changes.
+
+    It loses the content of records that were ``touched``, by relation and ordinal, and the ids that are ``lost``;
+    ``words`` returns a text without those that go. Raises: StorageError for a record that cannot be read.
+    """
+    record = unpack_record(raw)
+    body = zlib.decompress(raw[4:])
+    (length,) = struct.unpack_from("<I", body)
+    meta = json.loads(body[4 : 4 + length])
+    (vector_length,) = struct.unpack_from("<I", body, 4 + length)
+    vector = body[8 + length : 8 + length + vector_length]
+    rest = body[8 + length + vector_length :]
+    changed = {name: words(meta[name]) for name in _INPUTS if meta[name] is not None}
+    changed = {name: value for name, value in changed.items() if value != meta[name]}
+    places = _places(record, touched) | set(record.erased)
+    ids = any(record_id.bytes in lost for record_id in record.ids.values())
+    if not changed and places == set(record.erased) and not ids:
+        return None
+    if "query" in changed:
+        vector = b""
+    closed = bool(places) or "extra" in changed or record.erased_sections
+    meta.update(changed)
+    if closed:
+        meta["erased"] = [sorted(places), "extra" in changed or record.erased_sections]
+    packed = json.dumps(meta, ensure_ascii=False, separators=(",", ":")).encode()
+    parts = [struct.pack("<I", len(packed)), packed, struct.pack("<I", len(vector)), vector]
+    parts.append(_rest(rest, record, places, lost))
+    return MAGIC + raw[3:4] + zlib.compress(b"".join(parts), _LEVEL), closed
+
+
+def _places(record: Record, touched: Collection[tuple[str, int]]) -> set[int]:
+    """Return the included records that have lost their content."""
+    ranked = record.ranked
+    return {
+        place
+        for place in record.ids
+        if (record.facts.relation_of(int(ranked[SOURCE][place])) or "", int(ranked[ORDINAL][place])) in touched
+    }
+
+
+def _rest(rest: bytes, record: Record, places: set[int], ids: frozenset[bytes]) -> bytes:
+    """Return the columns and the data after them: ids by planes, then digests, both of included records."""
+    kept = list(record.ids)
+    size = len(kept)
+    columns = rest[: len(rest) - size * (16 + HASH_BYTES)]
+    planes = np.zeros((size, 16), np.uint8)
+    for at, place in enumerate(kept):
+        record_id = record.ids[place].bytes
+        planes[at] = np.frombuffer(bytes(16) if record_id in ids else record_id, np.uint8)
+    digests = b"".join(bytes(HASH_BYTES) if place in places else record.hashes[place] for place in kept)
+    return columns + planes.T.tobytes() + digests

@@ -1,6 +1,7 @@
 """Reason why a record never became a candidate of a window: the filter or limit that excluded it, or a failed search.
 
 It is judged from the record as it is now and from the inputs that the window had; changes since then are named.
+Source: C-460.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from caliber.context.plan import AssemblyPlan, source_type_of
 from caliber.context.rules import RulePlan
 from caliber.dsl.variables import variables_of
 from caliber.explain.rescore import CurrentScore
-from caliber.explain.rule_filters import failing, values_of
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.time import from_us
 from caliber.model.windows import CutOff
+from caliber.schema.predicate import All, Comparison, Either, OneOf, Predicate, Variable, holds
 from caliber.schema.relation import Relation
 from caliber.schema.traits import Enters
 from caliber.schema.validity import asked_us, why_not
-from caliber.storage.compile.damage import stored_instant
+from caliber.storage.compile.codec import stored_instant
 
 _OF_SEARCH: Final = ("relevance_limit", "not_found")
 """Limits that exclude records where a search decides on relevance."""
@@ -365,3 +366,55 @@ def _cut(value: datetime | int, cuts: list[CutOff]) -> Absence | None:
             reason += f": they begin at number {int(cut.cutoff_score)}, this is number {value}"
             return Absence("cut_off", reason, cut.filter, {**numbers, "oldest": int(cut.cutoff_score)})
     return None
+
+
+def values_of(relation: Relation, entity: Any) -> dict[str, Any]:
+    """Return an entity's value in each column of its relation."""
+    spread = {column: (item.field, name) for item in relation.composites for name, column in item.parts}
+    out = {}
+    for column in relation.columns:
+        place, name = spread.get(column.name, (None, column.name))
+        owner = entity if place is None else getattr(entity, place, None)
+        out[column.name] = getattr(owner, name, None)
+    return out
+
+
+def failing(predicate: Predicate, record: Mapping[str, Any], variables: Mapping[Variable, Any]) -> str:
+    """Return in words which comparisons keep one record out, or nothing if none does."""
+    from caliber.kernels.patterns import matches
+
+    if holds(predicate, record, variables, matches):
+        return ""
+    match predicate:
+        case All(conditions):
+            first = next(item for item in conditions if not holds(item, record, variables, matches))
+            return failing(first, record, variables)
+        case Either(conditions):
+            return ", and ".join(failing(item, record, variables) for item in conditions)
+        case OneOf(column, values):
+            return f"{column} {_shown(record[column])} is not one of {_shown(values)}"
+        case Comparison(column, operator, value):
+            value_of_record = record[column]
+            operand = variables[value] if isinstance(value, Variable) else value
+            shown = _shown(operand)
+            if isinstance(value, Variable):
+                shown = f"{value.value} ({shown})"
+            return f"{column} {_shown(value_of_record)} is not {operator.value} {shown}"
+
+
+_SHOWN_CHARS: Final = 120
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, str):
+        text = value if len(value) <= _SHOWN_CHARS else value[: _SHOWN_CHARS - 1] + "…"
+        return f'"{text}"'
+    if isinstance(value, bytes):
+        return _shown(value.decode("utf-8", "replace"))
+    if hasattr(value, "isoformat"):
+        return str(value.isoformat())
+    if isinstance(value, tuple | list):
+        return "[" + ", ".join(_shown(item) for item in value) + "]"
+    return str(value)

@@ -14,8 +14,7 @@ from caliber.embedding.embedding_target import attach, embedded_text
 from caliber.embedding.service import Embeddings
 from caliber.engine.engine import Engine
 from caliber.knowledge import notes as note_ops
-from caliber.knowledge.correcting import NoteCorrections, as_readers
-from caliber.knowledge.notes import NewNote
+from caliber.knowledge.notes import NewNote, NoteCorrections, as_readers
 from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.agents import LockToken

@@ -27,8 +27,7 @@ from caliber.engine.stale_inputs import StaleInputs, check_erasures
 from caliber.jobs.claims import Claim
 from caliber.jobs.handlers import Handler
 from caliber.jobs.queue import JobQueue
-from caliber.knowledge.correcting import NoteCorrections
-from caliber.knowledge.notes import NewNote, add_note
+from caliber.knowledge.notes import NewNote, NoteCorrections, add_note
 from caliber.learning.asking import Asking
 from caliber.learning.deciding import NOT_READ, Candidate, Decider, Held, Refused, StatedCandidate, Step, comparable
 from caliber.learning.owner import Facts, Owner, People, owner_in, taught_by

@@ -16,8 +16,7 @@ from caliber.model.lazy_dataclass import dataclass
 from caliber.model.learning import LearningAction, PersonAttribute
 from caliber.model.references import EntityRef, EntityType
 from caliber.schema.relations import NOTE, PERSON_FACT
-from caliber.storage.compile.codec import Row, codec_of
-from caliber.storage.compile.damage import UNREADABLE, damaged
+from caliber.storage.compile.codec import UNREADABLE, Row, codec_of, damaged
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from caliber.access.corrections import Corrections
 from caliber.access.identities import current, current_in
 from caliber.engine.engine import Engine
-from caliber.knowledge.correcting import NoteCorrections
+from caliber.knowledge.notes import NoteCorrections
 from caliber.learning.learner import KIND, Learner
 from caliber.learning.owner import Owner, owner_in, owner_of, taught_by
 from caliber.model.access import Principal

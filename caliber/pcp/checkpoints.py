@@ -25,8 +25,7 @@ from caliber.model.trajectory import Scope, Trajectory, TrajectoryStatus
 from caliber.model.windows import ContextWindow
 from caliber.schema.erase import CHECKPOINT_HEAD
 from caliber.schema.relations import CHECKPOINT
-from caliber.storage.compile.codec import dump_json
-from caliber.storage.compile.damage import UNREADABLE
+from caliber.storage.compile.codec import UNREADABLE, dump_json
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 CODEC_JSON = "sha256+json"

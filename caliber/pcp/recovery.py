@@ -41,7 +41,7 @@ from caliber.model.references import CheckpointId, EntityType, TrajectoryId
 from caliber.model.time import from_us, to_us
 from caliber.model.trajectory import Scope, Trajectory, TrajectoryStatus, Turn
 from caliber.pcp.checkpoints import NEVER_BEGUN, CheckpointState, read_state
-from caliber.pcp.conflict_sides import close, conflicts_of, holds, in_use, reopen
+from caliber.pcp.conflicts import close, conflicts_of, holds, in_use, reopen
 from caliber.pcp.rollback.plan import Plan, Rollback, TaskRecords
 from caliber.pcp.rollback.reach import reached
 from caliber.schema.predicate import Comparison, Operator

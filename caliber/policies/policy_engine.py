@@ -41,8 +41,14 @@ from caliber.policies.steps import (
     declared_actions,
     source_of,
 )
-from caliber.retention.compressing import SUMMARY_MAX_TOKENS, Compression, Compressor, Group
-from caliber.retention.pruning import own_relation, prune_in_range
+from caliber.retention.compressing import (
+    SUMMARY_MAX_TOKENS,
+    Compression,
+    Compressor,
+    Group,
+    own_relation,
+    prune_in_range,
+)
 from caliber.retention.retaining import Retaining, record_taken
 from caliber.schema.relations import TURN
 from caliber.storage.write.unit_of_work import UnitOfWork

@@ -37,12 +37,11 @@ from caliber.model.time import from_us
 from caliber.model.trajectory import Scope, Trajectory
 from caliber.policies.policy_engine import tasks_of
 from caliber.policies.steps import declared_actions, kind_of
-from caliber.retention.compressing import Compression, Compressor, Group, compressions
-from caliber.retention.pruning import prune_everywhere
+from caliber.retention.compressing import Compression, Compressor, Group, compressions, prune_everywhere
 from caliber.retention.retaining import record_taken
 from caliber.schema.relations import SCOPE, TRAJECTORY
 from caliber.search.service import Searching
-from caliber.storage.compile.damage import stored_instant
+from caliber.storage.compile.codec import stored_instant
 from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.trajectory.service import CHECKPOINT_JOB, Tasks
 from caliber.trajectory.triggers import SCOPE_CLOSED, WAITING, kind_of_trigger, record_unfinished, trigger_of

@@ -21,7 +21,7 @@ from caliber.model.trajectory import TurnRole
 from caliber.resident.chain import NOBODY, Chain
 from caliber.resident.mirror import RelationSnapshot
 from caliber.schema.traits import ALWAYS_US, NO_OFFSET_S
-from caliber.storage.compile.damage import NO_INSTANT, damaged, undated
+from caliber.storage.compile.codec import NO_INSTANT, damaged, undated
 from caliber.text.dates import DAY_US, Moment
 
 LOCK = threading.Lock()  # held for microseconds, by the first reader of a new boundary

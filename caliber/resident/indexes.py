@@ -15,8 +15,7 @@ from caliber.model.embedding import EmbeddingSpace, SpaceState
 from caliber.resident.mirror import Generation
 from caliber.resident.vectors import VectorIndex
 from caliber.schema.relations import EMBEDDING, EMBEDDING_SPACE
-from caliber.storage.compile.codec import Row, codec_of
-from caliber.storage.compile.damage import blaming, damaged
+from caliber.storage.compile.codec import Row, blaming, codec_of, damaged
 from caliber.storage.compile.paging import pages
 from caliber.storage.compile.plan import RelationPlans
 from caliber.storage.compile.session import StatementSession

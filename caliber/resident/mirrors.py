@@ -15,8 +15,7 @@ from caliber.resident.tables import Layout
 from caliber.schema.relation import Relation
 from caliber.schema.relations import EMBEDDING
 from caliber.schema.traits import Mirror
-from caliber.storage.compile.codec import Row
-from caliber.storage.compile.damage import blaming
+from caliber.storage.compile.codec import Row, blaming
 from caliber.storage.compile.paging import filled, pages
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.protocol import Store

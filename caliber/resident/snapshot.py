@@ -24,7 +24,7 @@ from caliber.resident.tables import HASH_BITS, HASH_HIGH, HASH_LOW, HASH_MASK, N
 from caliber.resident.vectors import VectorSnapshot
 from caliber.schema.relation import Relation, Residence
 from caliber.schema.relations import MIRRORED
-from caliber.storage.compile.damage import damaged
+from caliber.storage.compile.codec import damaged
 from caliber.storage.stored_memories import stale_catalog
 
 ENTITY_RELATIONS = tuple(

@@ -19,8 +19,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from caliber.schema.relation import ColumnType, Relation, Residence
-from caliber.storage.compile.codec import Row, codec_of
-from caliber.storage.compile.damage import damaged
+from caliber.storage.compile.codec import Row, codec_of, damaged
 
 _FEW = 1_024
 

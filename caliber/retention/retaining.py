@@ -23,7 +23,7 @@ from caliber.model.declared import MemoryCategory
 from caliber.model.events import EventType
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.trajectory import OutcomeStatus, Scope, Session
-from caliber.retention.pruning import records_of
+from caliber.retention.compressing import records_of
 from caliber.schema.memories import MemoryBinding
 from caliber.schema.memory_types import RetentionKind
 from caliber.schema.relation import Relation

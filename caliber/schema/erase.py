@@ -40,7 +40,7 @@ OF_PRINCIPALS = frozenset({Redaction.PRINCIPALS, Redaction.AUTHOR})
 
 
 class Layout(StrEnum):
-    """The packing of contents; ``caliber.erasure.packed`` unpacks each.
+    """The packing of contents; ``caliber.erasure.proving`` unpacks each.
 
     JSON is as it is or compressed with zlib. VERSION is the JSON of columns that a record had, CHECKPOINT the JSON of
     a state with a window's sections, WINDOW a window's record.

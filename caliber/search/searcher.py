@@ -29,8 +29,7 @@ from caliber.search.filtering.filters import Found, Seen
 from caliber.search.filtering.visible import VisibleCache, VisibleRows
 from caliber.search.query import Now, Query, QueryReader
 from caliber.search.ranking import days, fusion
-from caliber.search.ranking.diversity import diversified, likeness, newer_first
-from caliber.search.ranking.floor import Floored, MinimumScore, thresholds
+from caliber.search.ranking.floor import Floored, MinimumScore, diversified, likeness, newer_first, thresholds
 from caliber.search.ranking.fusion import recent_rows
 from caliber.search.ranking.graph import GraphLeg, LinkGraph, Reached, edge_ids
 from caliber.search.ranking.legs import Floats, Ints, KindSearch, Nearest, keyword_leg, padded, phrase_rows, vector_leg

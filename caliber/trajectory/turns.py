@@ -27,8 +27,7 @@ from caliber.model.trajectory import Scope, ToolCall, TrajectoryStatus, Turn, Tu
 from caliber.model.trust import TrustLabel, least_trusted
 from caliber.schema.relation import Relation
 from caliber.schema.relations import SCOPE, TRAJECTORY, TURN, TURN_SUMMARY
-from caliber.storage.compile.codec import codec_of, decoder_of
-from caliber.storage.compile.damage import Row, damaged, damaged_row
+from caliber.storage.compile.codec import Row, codec_of, damaged, damaged_row, decoder_of
 from caliber.storage.write.group import Pipelined
 from caliber.storage.write.unit_of_work import Query, UnitOfWork
 

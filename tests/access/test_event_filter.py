@@ -13,8 +13,8 @@ from support.inspection import inspect
 from support.memories import STEP
 
 from caliber.aio import AsyncCaliber
-from caliber.engine.remote_events import RemoteEvents
 from caliber.events import event_log
+from caliber.events.bus import RemoteEvents
 from caliber.model.access import AgentRole, Principal, PrincipalKind
 from caliber.model.errors import Unavailable
 from caliber.model.events import Event, EventFamily, EventType

@@ -23,7 +23,7 @@ import caliber
 from caliber.access.kinds import KindLimits
 from caliber.access.rights import Rights
 from caliber.access.visibility import Readers
-from caliber.admin import stats as figures
+from caliber.admin import inspection as figures
 from caliber.agents import facet as agents_facet
 from caliber.agents.conflicts.facet import Conflicts
 from caliber.agents.views import AgentMemoryView

@@ -32,7 +32,7 @@ from support.access.privacy import (
 from support.databases import Backend
 from support.evidence import scale, seed
 
-from caliber.access import event_filter
+from caliber.access import corrections
 from caliber.access.visibility import Readers
 from caliber.model.knowledge import NOBODY
 
@@ -142,6 +142,6 @@ def test_uses_that_count_for_everybody_are_found(
 @pytest.mark.prove
 @pytest.mark.databases("one")
 def test_events_of_what_others_read_are_found(backend: Backend, another: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_filter, "RETRIEVED", frozenset())
+    monkeypatch.setattr(corrections, "RETRIEVED", frozenset())
     with pytest.raises(Leak):
         check_alone(opener(backend, another, "resident", **COUNTED), random.Random(seed()), 40)

@@ -532,12 +532,12 @@ def test_debug_shows_the_traceback_and_nothing_else_does(here: Path) -> None:
 
 
 def test_an_unexpected_fault_asks_to_be_reported(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from caliber.admin import stats
+    from caliber.admin import inspection
 
     def broken(_: object) -> dict[str, object]:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(stats, "stats", broken)
+    monkeypatch.setattr(inspection, "stats", broken)
     result = caliber("stats", code=1)
     assert "please report" in result.stderr
     assert caliber_json("stats", code=1)["error"]["code"] == "CALIBER_INTERNAL"

@@ -13,8 +13,8 @@ from support.cli_runs import caliber, caliber_json, commit, git, many_commits, r
 
 import caliber as package
 from caliber.api.caliber import Caliber
+from caliber.importing.documents import SCOPE_COMMITS
 from caliber.importing.git import Repository
-from caliber.importing.history import SCOPE_COMMITS
 
 DECISION = "# 0001: Use apsw\n\n**Decision.** SQLite is reached through apsw.\n\n**Why.** It exposes all of SQLite.\n"
 README = (

@@ -17,9 +17,9 @@ from caliber.config.injection import InjectionKind
 from caliber.context.assembler import plan_of
 from caliber.context.rules import OneShot
 from caliber.dsl.variables import variables_of
+from caliber.explain.absence import failing, values_of
 from caliber.explain.explainer import explain
 from caliber.explain.replayer import replay
-from caliber.explain.rule_filters import failing, values_of
 from caliber.model.context import AssemblyAction, SourceType
 from caliber.model.errors import BudgetTooSmall
 from caliber.model.knowledge import NoteType

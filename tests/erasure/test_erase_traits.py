@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import caliber
-from caliber.erasure import packed
+from caliber.erasure import redaction
 from caliber.erasure.subject import MARK, Subject
 from caliber.model.errors import StorageError
 from caliber.schema.derived import Sha256
@@ -94,7 +94,7 @@ def test_erasing_knows_no_relation_by_name() -> None:
         assert not texts & names, path
 
 
-def _lost() -> packed.Lost:
+def _lost() -> redaction.Lost:
     subject = Subject((), (NAME,))
 
     def words(value: Any) -> Any:
@@ -102,26 +102,26 @@ def _lost() -> packed.Lost:
             return subject.without(value)
         return {words(key): words(each) for key, each in value.items()} if isinstance(value, dict) else value
 
-    return packed.Lost(subject, words)
+    return redaction.Lost(subject, words)
 
 
 @pytest.mark.parametrize("pack", [lambda raw: raw, zlib.compress], ids=["plain", "zlib"])
 def test_packed_json_is_packed_as_it_was(pack: Any) -> None:
     named, free = ({"who": who, "n": 1, "long": "x" * 99} for who in (f"it is {NAME}", "nobody"))
     raw = pack(dump_json(named).encode())
-    without, closed = packed.without(Layout.JSON, raw, _lost())
+    without, closed = redaction.without(Layout.JSON, raw, _lost())
     assert without == pack(dump_json({**named, "who": f"it is {MARK}"}).encode())
     assert not closed
-    assert next(iter(packed.said(Layout.JSON, raw))) == dump_json(named).encode(), "as it is read for a proof"
+    assert next(iter(redaction.said(Layout.JSON, raw))) == dump_json(named).encode(), "as it is read for a proof"
     spelt = pack(json.dumps(free, indent=3).encode())
-    assert packed.without(Layout.JSON, spelt, _lost())[0] is spelt, "what names nobody stays byte by byte"
+    assert redaction.without(Layout.JSON, spelt, _lost())[0] is spelt, "what names nobody stays byte by byte"
 
 
 @pytest.mark.parametrize("layout", [Layout.JSON, Layout.CHECKPOINT])
 @pytest.mark.parametrize("raw", [b"\xff\x00raw", b"", b"\x78\x9c broken", zlib.compress(b"no JSON")])
 def test_damaged_packed_bytes_are_not_guessed_at(layout: Layout, raw: bytes) -> None:
     with pytest.raises(StorageError, match="cannot be read"):
-        packed.without(layout, raw, _lost())
+        redaction.without(layout, raw, _lost())
 
 
 def test_vectors_and_numbers_have_nothing_to_lose() -> None:

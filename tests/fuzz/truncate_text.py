@@ -9,7 +9,7 @@ import sys
 import types
 from importlib.util import find_spec
 
-from caliber.kernels.tokens import counting, estimators, graphemes
+from caliber.kernels.tokens import counting, estimators
 
 ESTIMATORS: tuple[estimators.Estimator, ...] = (
     *(estimators.BytesEstimator(divisor) for divisor in (1, 2, 3.5, 4, 0.5, 7.25, 3.827163, 1000)),
@@ -31,13 +31,13 @@ def check(data: bytes) -> None:
     kept = cut if text.startswith(cut) else cut.removesuffix(counting.ELLIPSIS)
     assert text.startswith(kept)
     gap = len(text) - len(kept) - len(text[len(kept) :].lstrip())
-    assert any(graphemes.is_boundary(text, at) for at in range(len(kept), len(kept) + gap + 1))
+    assert any(counting.is_boundary(text, at) for at in range(len(kept), len(kept) + gap + 1))
 
 
 def main() -> None:
     import atheris
 
-    for module in (counting, graphemes, estimators):
+    for module in (counting, estimators):
         for function in vars(module).values():
             if isinstance(function, types.FunctionType) and function.__module__ == module.__name__:
                 atheris.instrument_func(function)

@@ -24,7 +24,7 @@ from support.threads import at_once
 
 from caliber import kernels
 from caliber.kernels import dispatch, identifiers
-from caliber.kernels.tokens import graphemes
+from caliber.kernels.tokens import counting
 from caliber.model.errors import InternalError, InvalidValue
 
 DIVISORS = st.sampled_from([1, 2, 3.5, 4, 3.3, 0.5, 0.001, 7.25, 1000, 3.827163])
@@ -168,10 +168,10 @@ TEXTS = st.lists(EMOJI | st.characters(), max_size=40).map("".join)
 @given(text=TEXTS)
 def test_boundaries_are_found_backwards(text: str) -> None:
     for at in range(len(text) + 1):
-        found = graphemes.boundary_at_or_before(text, at)
+        found = counting.boundary_at_or_before(text, at)
         assert 0 <= found <= at
-        assert graphemes.is_boundary(text, found)
-        assert not any(graphemes.is_boundary(text, between) for between in range(found + 1, at + 1))
+        assert counting.is_boundary(text, found)
+        assert not any(counting.is_boundary(text, between) for between in range(found + 1, at + 1))
 
 
 # --- UUIDv7 ------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from caliber.kernels import BytesEstimator, estimate_tokens, estimate_tokens_batch, truncate_to_tokens
-from caliber.kernels.tokens.graphemes import is_boundary
+from caliber.kernels.tokens.counting import is_boundary
 
 HALF = BytesEstimator(3.5)
 ONE = BytesEstimator(1)

@@ -17,7 +17,7 @@ from token_machine import WARM_UP, token_keys, token_units
 
 from caliber import kernels
 from caliber.kernels.dispatch import running
-from caliber.kernels.tokens import graphemes
+from caliber.kernels.tokens import counting
 from caliber.kernels.tokens.costs import COSTS
 from caliber.kernels.tokens.counting import truncate_to_length
 from caliber.kernels.tokens.estimators import VOCABULARIES
@@ -168,7 +168,7 @@ def _check_cut(estimator: kernels.Estimator, text: str, cut: str, limit: int, en
     rest = text[len(kept) :]
     gap = len(rest) - len(rest.lstrip())
     # Either a boundary between clusters, or only white space was dropped from one.
-    assert any(graphemes.is_boundary(text, at) for at in range(len(kept), len(kept) + gap + 1))
+    assert any(counting.is_boundary(text, at) for at in range(len(kept), len(kept) + gap + 1))
 
 
 @pytest.mark.parametrize("estimator", READING, ids=lambda estimator: estimator.name)

@@ -39,7 +39,7 @@ from caliber.jobs.queue import JobQueue
 from caliber.model.declared import Trigger
 from caliber.model.errors import NotFound, Unavailable
 from caliber.policies.policy_engine import PolicyEngine
-from caliber.retention import pruning
+from caliber.retention import compressing
 from caliber.schema.memory_types import RetentionKind
 from caliber.trajectory.service import Tasks
 
@@ -276,7 +276,7 @@ def test_what_two_take_at_once_is_taken_once(backends: dict[str, Any], monkeypat
     for text in ("one", "two"):
         memory.append_turn(scope.scope_id, role="user", content=text)
     first = memory.storage.turns.list_by_scope(scope.scope_id)[0]
-    whole = pruning.prune
+    whole = compressing.prune
 
     def overtaken(uow: Any, relation: Any, records: Any) -> int:
         gone = threading.Thread(target=lambda: inspect(other).write(lambda own: whole(own, relation, own.select_path(
@@ -285,7 +285,7 @@ def test_what_two_take_at_once_is_taken_once(backends: dict[str, Any], monkeypat
         gone.join(30)
         return whole(uow, relation, records)
 
-    monkeypatch.setattr(pruning, "prune", overtaken)
+    monkeypatch.setattr(compressing, "prune", overtaken)
     memory.close_scope(scope.scope_id)
     memory.flush()
     runs = [event.payload for event in memory.storage.events.all() if event.event_type == "policy_execute"]

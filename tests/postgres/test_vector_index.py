@@ -26,7 +26,7 @@ import caliber
 from caliber.access.owners import TaskOwners
 from caliber.access.visibility import Readers
 from caliber.backends.postgres.searching import vector_index as module
-from caliber.backends.postgres.searching.vector_plans import Space, index_name, nearest_plan
+from caliber.backends.postgres.searching.search_plans import Space, index_name, nearest_plan
 from caliber.kernels import VectorMatrix
 from caliber.model import EventType, Principal, PrincipalKind
 from caliber.model.embedding import DistanceMetric, EmbeddingSpace, SpaceState

@@ -37,7 +37,7 @@ FAULTS = {
         "search.ranking.fusion", "(constant + 1) / (constant + rank)", "(constant + 1) / (constant + rank + 1)",
     ),
     "likeness counts for a hit": (
-        "search.ranking.diversity", "- share * most_like[remaining]", "+ share * most_like[remaining]",
+        "search.ranking.floor", "- share * most_like[remaining]", "+ share * most_like[remaining]",
     ),
     "a third of the neighbours' share is kept": (
         "search.ranking.graph", "step(rows), scores * DECAY", "step(rows), scores",
@@ -51,7 +51,7 @@ FAULTS = {
         "search.ranking.days", "now._replace(at_us=min(now.at_us, at)).day", "now.day",
     ),
     "texts mean no days": ("search.ranking.days", "found | item.meant[rows]", "found"),
-    "no older value is lowered": ("search.ranking.diversity", "lowered or below < scores[old]", "lowered"),
+    "no older value is lowered": ("search.ranking.floor", "lowered or below < scores[old]", "lowered"),
     "days bound nothing": ("search.query", "    return sentence.endswith", "    return False and sentence.endswith"),
     "what is not found has no score": ("search.ranking.fusion", "LEAST = 1e-6", "LEAST = 1e-7"),
     "a note holds on the instant it ends": ("resident.snapshot", "least=at_us + 1)", "least=at_us)"),

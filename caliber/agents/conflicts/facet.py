@@ -28,8 +28,7 @@ from caliber.model.pcp import ConflictResolution, ConflictStatus, ConflictType, 
 from caliber.model.references import EntityRef, Id, TrajectoryId
 from caliber.model.storage import ReadConsistency
 from caliber.model.time import from_us
-from caliber.pcp.conflict_sides import close, strategy_of
-from caliber.pcp.conflicts import Keep, StatementConflicts
+from caliber.pcp.conflicts import Keep, StatementConflicts, close, strategy_of
 from caliber.schema.relation import Relation
 from caliber.schema.relations import AGENT, CONFLICT, TRAJECTORY
 from caliber.storage.write.unit_of_work import UnitOfWork

@@ -28,7 +28,7 @@ from caliber.model.lazy_dataclass import dataclass
 from caliber.model.pcp import ConflictResolution, ConflictStatus, ConflictType, ConflictWinner, Disagreement
 from caliber.model.references import EntityRef, EntityType, TrajectoryId, kind_named
 from caliber.model.time import from_us
-from caliber.pcp.conflict_sides import change, holds, of_pair, open_conflict, states_otherwise, strategy_of
+from caliber.pcp.conflicts import change, holds, of_pair, open_conflict, states_otherwise, strategy_of
 from caliber.schema.relation import Relation
 from caliber.schema.relations import AGENT, CONFLICT
 from caliber.storage.write.unit_of_work import UnitOfWork

@@ -17,8 +17,7 @@ from typing import Any, ClassVar, Final
 from caliber.access.acting import registered, require_assignable
 from caliber.access.visibility import Readers
 from caliber.agents.handing.ending import Endings, share, show_task, unshare
-from caliber.agents.handing.handoff_snapshots import packed, unpacked, without_snapshot
-from caliber.agents.handing.parties import Parties
+from caliber.agents.handing.parties import Parties, packed, unpacked, without_snapshot
 from caliber.context.service import ContextService
 from caliber.embedding.embedding_target import attach, embedded_text
 from caliber.embedding.service import Embeddings

@@ -2,15 +2,24 @@
 
 A delegation or handoff is seen by its two agents, by every agent of the type that it is addressed to while it waits,
 by the user of its task, and by admins. The application sees those of tasks without a user, and of the user that a call
-names; it acts for every task. Source: C-426, C-427, C-430.
+names; it acts for every task.
+
+A handoff's snapshot is the window of a task with its texts, packed text by text. It holds what its giver could read. So
+each text keeps its source, and a reader gets the texts of records that this reader may read by now.
+
+Source: C-383, C-402, C-426, C-427, C-430, K-039.
 """
 
 from __future__ import annotations
 
 import builtins
+import dataclasses
+import hashlib
 import itertools
+import json
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 
 from caliber.access.acting import ActingAgent, acting_agent, agent_named, find_agent
@@ -22,14 +31,19 @@ from caliber.agents.mail.checked_messages import PAYLOAD_MAX_BYTES
 from caliber.engine.engine import Engine
 from caliber.model import arguments
 from caliber.model.access import Principal, PrincipalKind
-from caliber.model.agents.delegation import DelegationStatus, HandoffStatus
+from caliber.model.agents.delegation import DelegationStatus, Handoff, HandoffSnapshot, HandoffStatus
 from caliber.model.agents.registry import Agent
-from caliber.model.errors import InvalidValue, NotFound, PermissionDenied
+from caliber.model.errors import InvalidValue, NotFound, PermissionDenied, StorageError
 from caliber.model.events import EventType
 from caliber.model.references import EntityRef, EntityType, Id
 from caliber.model.trajectory import Trajectory
+from caliber.model.windows import ContextSection, ContextWindow, SourceRef
+from caliber.pcp.checkpoints import window_as_json
+from caliber.resident.snapshot import ResidentSnapshot
+from caliber.schema.erase import CHECKPOINT_HEAD
 from caliber.schema.relation import Relation
 from caliber.schema.relations import AGENT, TRAJECTORY
+from caliber.storage.compile.codec import UNREADABLE, codec_of, dump_json
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 R = TypeVar("R")
@@ -334,3 +348,99 @@ def _limited(values: tuple[T, ...], field: str) -> tuple[T, ...]:
     if len(values) > MAX_ITEMS:
         raise InvalidValue(field=field, reason=f"{len(values)} entries are more than the limit of {MAX_ITEMS}")
     return values
+
+
+_HEAD: Final = len(CHECKPOINT_HEAD) + hashlib.sha256().digest_size
+_MAX_BYTES: Final = 64 << 20
+
+
+def packed(window: ContextWindow, records: ResidentSnapshot) -> bytes:
+    """Return the snapshot of a window, in the layout of a checkpoint, which erasing knows.
+
+    Each text is a section of its own with its source and, as a record may be deleted later, the task of that record.
+    """
+    body = window_as_json(window)
+    parts = []
+    for section, shown in zip(body["sections"], window.sections, strict=True):
+        for text, source in _texts(shown):
+            sources = [] if source is None else [_source(source, records)]
+            parts.append({**section, "content": text, "sources": sources})
+    body["sections"] = parts
+    raw = zlib.compress(dump_json({"context_snapshot": body}).encode())
+    return CHECKPOINT_HEAD + hashlib.sha256(raw).digest() + raw
+
+
+def _texts(section: ContextSection) -> Iterator[tuple[str, SourceRef | None]]:
+    """Yield the texts of a section, each with its source and what separates it from the next; the title first."""
+    starts = [source.span[0] for source in section.sources]
+    yield section.content[: starts[0] if starts else None], None
+    for source, start, end in zip(section.sources, starts, [*starts[1:], None], strict=True):
+        yield section.content[start:end], source
+
+
+def _source(source: SourceRef, records: ResidentSnapshot) -> list[Any]:
+    key = None if source.id is None else str(source.id)
+    return [source.source_type.value, key, source.version, _task_of(source.id, records)]
+
+
+def _task_of(record_id: uuid.UUID | None, records: ResidentSnapshot) -> str | None:
+    """Return the task that alone decides who may read a record; None for a record with readers of its own."""
+    found = None if record_id is None else records.locate(record_id.bytes)
+    if found is None:
+        return None
+    rows, number = found
+    relation, row, index = rows.relation, rows.packed(number), codec_of(rows.relation).index
+    rights = relation.rights
+    if rights.task is None or (rights.readers is not None and row[index(rights.readers)] is not None):
+        return None
+    task = row[index(rights.task)]
+    return None if task is None else str(uuid.UUID(bytes=task))
+
+
+def without_snapshot(handoff: Handoff) -> Handoff:
+    """Return a handoff without the packed texts, which not everybody who sees the handoff may read."""
+    return dataclasses.replace(handoff, snapshot=b"")
+
+
+def unpacked(
+    handoff: Handoff, readers: Readers, records: ResidentSnapshot, tokens: Callable[[str], int]
+) -> HandoffSnapshot:
+    """Return the snapshot of a handoff with the texts that ``readers`` may read, and the ``tokens`` of these.
+
+    Raises: StorageError if damaged.
+    """
+    digest, body = handoff.snapshot[len(CHECKPOINT_HEAD) : _HEAD], handoff.snapshot[_HEAD:]
+    try:
+        if hashlib.sha256(body).digest() != digest:
+            raise ValueError
+        window = json.loads(zlib.decompressobj().decompress(body, _MAX_BYTES))["context_snapshot"]
+        sections = _readable(window["sections"], readers, records)
+        used = tokens("\n\n".join(section["content"] for section in sections))
+        return HandoffSnapshot.from_json({**window, "sections": sections, "used_tokens": used})
+    except (*UNREADABLE, zlib.error) as error:
+        raise StorageError(f"the snapshot of handoff {handoff.handoff_id} is damaged") from error
+
+
+def _readable(parts: list[dict[str, Any]], readers: Readers, records: ResidentSnapshot) -> list[dict[str, Any]]:
+    """Return the sections of the texts that may be read; a section without any is left out."""
+    sections: dict[str, list[str]] = {}
+    titles: dict[str, str] = {}
+    for part in parts:
+        name, sources = part["name"], part["sources"]
+        if not sources:
+            titles[name] = part["content"]
+        elif all(_may_read(source, readers, records) for source in sources):
+            sections.setdefault(name, [titles.get(name, "")]).append(part["content"])
+    # Lines that end a section separate it from one behind, which may be hidden.
+    return [{"name": name, "content": "".join(texts).rstrip("\n")} for name, texts in sections.items()]
+
+
+def _may_read(source: list[Any], readers: Readers, records: ResidentSnapshot) -> bool:
+    """Return whether a source of a text may be read: as it is now or, if it was deleted since, as its task may be."""
+    if readers.everything or source[1] is None:
+        return True
+    found = records.locate(uuid.UUID(source[1]).bytes)
+    if found is not None:
+        return readers.allows(*found)
+    task = source[3] if len(source) > 3 else None
+    return task is not None and readers.sees_task(uuid.UUID(task).bytes)

@@ -13,7 +13,7 @@ import psycopg
 from caliber.backends.postgres.connecting.connection import BEGIN, PgConnection, Shared, simple
 from caliber.backends.postgres.connecting.dialling import connect
 from caliber.backends.postgres.dialect import TEMPLATE, PostgresDialect, dialect_of, placed
-from caliber.backends.postgres.searching.full_text_plans import kept_plan, spoil_of, state_table
+from caliber.backends.postgres.searching.search_plans import kept_plan, spoil_of, state_table
 from caliber.backends.postgres.statements import ADVISORY_CLASS, irregular
 from caliber.model.errors import Conflict, SchemaMismatch, StorageError, Unavailable
 from caliber.model.process.interrupts import managed

@@ -17,7 +17,7 @@ from caliber.backends.sqlite.connecting.connection import (
     file_state,
 )
 from caliber.backends.sqlite.connecting.errors import NO_STORE
-from caliber.backends.sqlite.connecting.file_names import FileState
+from caliber.backends.sqlite.connecting.forks import FileState
 from caliber.backends.sqlite.dialect import DIALECT
 from caliber.backends.sqlite.statements import STATEMENTS
 from caliber.model.errors import Conflict, InternalError, SchemaMismatch, Unavailable

@@ -15,7 +15,7 @@ from caliber.backends.sqlite.connecting.connection import (
     SqliteConnection,
     check_version,
 )
-from caliber.backends.sqlite.connecting.file_names import FileNames
+from caliber.backends.sqlite.connecting.forks import FileNames
 from caliber.backends.sqlite.dialect import DIALECT
 from caliber.backends.sqlite.moving.fence import has_moved, state_of
 from caliber.backends.sqlite.schema import (

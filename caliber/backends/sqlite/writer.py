@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 import apsw
 
 from caliber.backends.sqlite.connecting.connection import SqliteConnection
-from caliber.backends.sqlite.connecting.file_names import GONE, REPLACED
+from caliber.backends.sqlite.connecting.forks import GONE, REPLACED
 from caliber.backends.sqlite.schema import begin_read, check_allowed
 from caliber.backends.sqlite.searching.full_text import FullTextWriter
 from caliber.model.deadline import unbounded

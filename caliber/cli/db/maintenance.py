@@ -21,7 +21,7 @@ from caliber.cli.settings import Settings, with_whole_store
 from caliber.model.access import Principal
 from caliber.model.errors import CaliberError, StorageError
 from caliber.model.progress import Progress, unheard
-from caliber.storage.compile.damage import DAMAGES, UNREADABLE
+from caliber.storage.compile.codec import DAMAGES, UNREADABLE
 from caliber.storage.maintain.maintenance import Maintenance, StoreStatus
 
 _LARGE: Final = 0.25

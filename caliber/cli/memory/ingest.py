@@ -20,11 +20,10 @@ from caliber.cli.settings import Settings, with_store
 from caliber.importing import chat
 from caliber.importing import documents as documenting
 from caliber.importing import files as listing_files
-from caliber.importing.documents import Documents, name_space
+from caliber.importing.documents import Documents, import_history, name_space
 from caliber.importing.errors import SourceError
 from caliber.importing.files import is_text, shown
 from caliber.importing.git import Repository
-from caliber.importing.history import import_history
 from caliber.importing.source import Imported, importing, trajectories_of, trajectory_of
 from caliber.model.references import EntityRef
 from caliber.model.trajectory import Trajectory

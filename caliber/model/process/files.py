@@ -5,7 +5,7 @@ on it. SQLite protects an open database, and the index of its log, by such locks
 closes the database removes the log under the one that still writes to it, and acknowledged writes are lost.
 
 So only this module opens files by path. A backend reads the files of its open stores through the database's own library
-(``backends/sqlite/connecting/file_names.py``). A test looks for other calls.
+(``backends/sqlite/connecting/forks.py``). A test looks for other calls.
 """
 
 from __future__ import annotations

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from caliber.model.embedding import DistanceMetric, EmbeddingSpace
 from caliber.schema.traits import Mirror
-from caliber.storage.compile.codec import dump_json
-from caliber.storage.compile.damage import last_of
+from caliber.storage.compile.codec import dump_json, last_of
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.protocol import Store
 from caliber.storage.write.changes import RELOAD_RECORD, unpack_changes

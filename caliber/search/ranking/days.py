@@ -18,7 +18,7 @@ from caliber.resident.mirror import Generation
 from caliber.schema.traits import NO_OFFSET_S
 from caliber.search.ranking.fusion import times_us
 from caliber.search.ranking.legs import Bools, Floats, Ints, KindSearch
-from caliber.storage.compile.damage import undated
+from caliber.storage.compile.codec import undated
 from caliber.text.dates import DAY_US, Interval, Moment, all_days_said
 from caliber.text.words import NAMES_A_TIME
 

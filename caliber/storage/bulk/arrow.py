@@ -18,8 +18,7 @@ import numpy.typing as npt
 from caliber.kernels.copy.columns import WIDTHS, CopyColumn, CopyField, CopyKind
 from caliber.model.errors import DTypeError, ExtraNotInstalled, InvalidRow, InvalidValue
 from caliber.schema.relation import Column, ColumnType, Relation
-from caliber.storage.compile.codec import Row
-from caliber.storage.compile.damage import blaming
+from caliber.storage.compile.codec import Row, blaming
 
 U8s = npt.NDArray[np.uint8]
 

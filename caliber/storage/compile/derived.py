@@ -22,8 +22,7 @@ from caliber.kernels.tokens.counting import estimate_tokens, estimate_tokens_spa
 from caliber.kernels.tokens.estimators import Estimator
 from caliber.schema.derived import Derived, Fingerprint, RecordHash, Sha256, Tokens
 from caliber.schema.relation import Relation
-from caliber.storage.compile.codec import Row, codec_of, dump_json
-from caliber.storage.compile.damage import UNREADABLE, damaged
+from caliber.storage.compile.codec import UNREADABLE, Row, codec_of, damaged, dump_json
 
 HASH_BYTES: Final = 32
 

@@ -8,8 +8,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 from caliber.schema.relation import ColumnType, Relation
-from caliber.storage.compile.codec import Row
-from caliber.storage.compile.damage import last_of
+from caliber.storage.compile.codec import Row, last_of
 from caliber.storage.compile.plan import Plan, RelationPlans
 from caliber.storage.compile.session import StatementSession
 

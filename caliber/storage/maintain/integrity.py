@@ -25,7 +25,7 @@ from caliber.schema.relations import (
     USAGE,
 )
 from caliber.storage.bulk.checks import other_owner
-from caliber.storage.compile.damage import key_text
+from caliber.storage.compile.codec import key_text
 from caliber.storage.compile.plan import Dialect, Plan
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.compile.spelling import quote

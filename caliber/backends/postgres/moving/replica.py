@@ -26,7 +26,7 @@ from caliber.backends.postgres.connecting.errors import translate_driver
 from caliber.backends.postgres.dialect import PostgresDialect
 from caliber.backends.postgres.maintaining.maintenance import PostgresSnapshot
 from caliber.backends.postgres.schema import catalog_in
-from caliber.backends.postgres.searching.full_text_plans import state_table
+from caliber.backends.postgres.searching.search_plans import state_table
 from caliber.backends.postgres.statements import ADVISORY_CLASS, FENCE, MOVED, own
 from caliber.backends.postgres.store import shared_for
 from caliber.backends.postgres.writing.notify import channel_of

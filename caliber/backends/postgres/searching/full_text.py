@@ -17,7 +17,7 @@ from typing import TypeVar
 from caliber.backends.postgres.connecting.connection import PgConnection, simple
 from caliber.backends.postgres.connecting.pool import Transaction, with_lock_retry
 from caliber.backends.postgres.dialect import PostgresDialect
-from caliber.backends.postgres.searching.full_text_plans import (
+from caliber.backends.postgres.searching.search_plans import (
     FullTextPlans,
     drop_texts,
     full_text_plans,

@@ -20,7 +20,7 @@ from caliber.backends.postgres.connecting.cancelling import cancel_soon
 from caliber.backends.postgres.connecting.connection import PgConnection
 from caliber.backends.postgres.connecting.pool import Transaction, with_lock_retry
 from caliber.backends.postgres.dialect import PostgresDialect
-from caliber.backends.postgres.searching.vector_plans import (
+from caliber.backends.postgres.searching.search_plans import (
     HALFVEC_MAX,
     PREFIX,
     VECTOR_MAX,

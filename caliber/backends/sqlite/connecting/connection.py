@@ -11,8 +11,16 @@ from typing import Any
 import apsw
 
 from caliber.backends.sqlite.connecting.errors import FAILURES, NO_STORE, translate
-from caliber.backends.sqlite.connecting.file_names import FileNames, FileState, state_of, undo_first_byte
-from caliber.backends.sqlite.connecting.forks import Calls, Inherited, forks, keep
+from caliber.backends.sqlite.connecting.forks import (
+    Calls,
+    FileNames,
+    FileState,
+    Inherited,
+    forks,
+    keep,
+    state_of,
+    undo_first_byte,
+)
 from caliber.model.errors import CaliberError, SchemaMismatch, Unavailable
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.process.files import HeldFiles

@@ -18,7 +18,7 @@ from caliber.model.errors import (
     Unavailable,
 )
 from caliber.model.process.interrupts import let_through
-from caliber.storage.compile.damage import damaged
+from caliber.storage.compile.codec import damaged
 from caliber.storage.maintain.maintenance import MOVED, MOVING
 
 _UNAVAILABLE: tuple[tuple[type[Exception], str, bool, str], ...] = (

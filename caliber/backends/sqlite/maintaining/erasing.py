@@ -18,8 +18,7 @@ import apsw
 from caliber.backends.sqlite.connecting import connection as connecting
 from caliber.backends.sqlite.connecting.connection import OpenOptions, SqliteConnection
 from caliber.backends.sqlite.connecting.errors import translate
-from caliber.backends.sqlite.connecting.file_names import raw_file
-from caliber.backends.sqlite.connecting.forks import Calls
+from caliber.backends.sqlite.connecting.forks import Calls, raw_file
 from caliber.model.errors import StorageError, Unavailable
 from caliber.model.process.files import BESIDE, open_descriptor, sync
 from caliber.storage.compile.plan import Plan

@@ -16,7 +16,7 @@ import apsw
 from caliber.backends.sqlite.bulk import SqliteSnapshot, insert_batch
 from caliber.backends.sqlite.connecting.connection import APPLICATION_ID, SqliteConnection, check_version, file_state
 from caliber.backends.sqlite.connecting.errors import translate
-from caliber.backends.sqlite.connecting.file_names import FileState
+from caliber.backends.sqlite.connecting.forks import FileState
 from caliber.backends.sqlite.dialect import DIALECT
 from caliber.backends.sqlite.moving import fence as fences
 from caliber.backends.sqlite.schema import PLANS, clear_beside, options_for, take_place
