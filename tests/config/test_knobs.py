@@ -46,7 +46,7 @@ ELSEWHERE = {
         " token_budget tokens.bytes_per_token"
     ),
     "context/test_days.py": "time_zone",
-    "context/test_estimators.py": "tokens.estimator tokens.vocabulary",
+    "context/test_windows_bad_input.py": "tokens.estimator tokens.vocabulary",
     "context/test_evaluators.py": "resident.evaluator",
     "context/test_relevance_by_search.py": "recall.limit",
     "context/test_rules_by_example.py": (
@@ -73,7 +73,7 @@ ELSEWHERE = {
         "summarization_provider.chat.max_input_tokens summarization_provider.chat.max_output_tokens"
         " summarization_provider.chat.prompts summarization_provider.chat.temperature"
     ),
-    "llm/test_registry.py": "embedding_provider.dimensions embedding_provider.provider_type",
+    "llm/test_embedding.py": "embedding_provider.dimensions embedding_provider.provider_type",
     "llm/test_retry.py": (
         "llm_retry_config.backoff_multiplier llm_retry_config.initial_backoff llm_retry_config.jitter"
         " llm_retry_config.max_backoff llm_retry_config.max_retries"
