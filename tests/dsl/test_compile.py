@@ -366,7 +366,7 @@ def test_broken_programs_are_told_what_and_where(figures: dict[str, Any]) -> Non
         while told["programs"] < BROKEN_EACH_WAY:
             assert number < 3 * BROKEN_EACH_WAY + 10, "what is broken so stays sound too often"
             broken = breaking(made(number), random.Random(number))
-            faults = faults_of(broken.text)
+            faults = faults_in(broken.text)
             number += 1
             if not faults:
                 told["still sound"] += 1  # such as an option of a provider, which may be called anything

@@ -1,4 +1,4 @@
-"""From texts to validated vectors: checks of answers, long texts, batches that fail in part; the registry of providers."""
+"""From texts to validated vectors: checks of answers, long texts, batches that fail in part; registry of providers."""
 
 from __future__ import annotations
 
