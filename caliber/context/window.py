@@ -115,8 +115,8 @@ def _pieces(decided: Decided, item: FilledSection, rendered: RenderedTexts) -> l
     """Return the texts of a section, each with the text before it; of passages the first line has the lead."""
     plan, ranked, texts = decided.plan, decided.ranked, rendered.texts
     if not item.passages:
-        leads = [plan.separator * bool(at) + item.days.get(place, "") for at, place in enumerate(item.places)]
-        return [(lead, texts[place]) for lead, place in zip(leads, item.places, strict=True)]
+        lead, days = plan.separator, item.days
+        return [(lead * bool(at) + days.get(place, ""), texts[place]) for at, place in enumerate(item.places)]
     out: list[tuple[str, str]] = []
     passages, days, numbers = ranked.numbers[PASSAGE_ID], ranked.numbers[DAY], ranked.numbers[TURN_NUMBER]
     last, follows = 0, -1
@@ -205,7 +205,7 @@ def filled_sections(decided: Decided) -> list[FilledSection]:
             size += plan.hole_length * int((same & (np.diff(ranked.numbers[TURN_NUMBER][lines]) != 1)).sum())
             items = len(first) + len(places) - len(lines)
         size += plan.separator_length * (items if present else items - 1)
-        size += sum(line_length(plan, line) for line in days.values())
+        size += sum([line_length(plan, line) for line in days.values()])
         tokens = plan.tokens(size) if counts is None else counts.get(section.index, 0)
         out.append(FilledSection(section, places.tolist(), size, tokens, passages, days))
     return out

@@ -56,7 +56,8 @@ class BudgetFill:
     def price(self, place: int, cost: int, *, leaving: bool = False) -> int:
         """Return the length that a candidate of a cost takes if it enters next, or frees if it leaves."""
         status = self._native.lib.cal_fill_price(*self._candidates, self._codes, place, cost, leaving, self._price)
-        dispatch.check(status, argument="place")
+        if status:
+            dispatch.check(status, argument="place")
         return int(self._price[0])
 
     def walk(self, places: Ints, room: int, limit: int = NO_LIMIT, how: int = WHOLE) -> tuple[int, list[int]]:
@@ -65,11 +66,11 @@ class BudgetFill:
         ``limit`` bounds what their section uses.
         Raises: ShapeError, DTypeError, InvalidValue
         """
-        places = checks.view(places, checks.I64, 1, field="places")
-        lib, buffer = self._native.lib, self._native.ffi.from_buffer
-        self._room[0] = room
+        places = checks.shaped(places, checks.I64, (len(places),), field="places")
+        lib, buffer, self._room[0] = self._native.lib, self._native.ffi.from_buffer, room
         taken = buffer("int64_t[]", places), len(places), how, limit, self._codes
         out = self._room, buffer("int64_t[]", self._shortened), self._short_count
         status = lib.cal_fill_walk(*self._candidates, *taken, *out)
-        dispatch.check(status, argument="places")
+        if status:
+            dispatch.check(status, argument="places")
         return int(self._room[0]), self._shortened[: self._short_count[0]].tolist()

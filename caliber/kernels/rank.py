@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -55,6 +56,7 @@ C_TYPES = {
     "group": "int32_t *",
     "section": "int32_t *",
 }  # in the order of the struct
+_DTYPES: Any = (checks.I32, checks.F32, checks.I64, checks.I32, checks.U64, checks.I32, checks.I32)
 
 
 def rank_and_fill(
@@ -125,14 +127,11 @@ def rank_and_fill(
 
 def _checked(columns: RankColumns) -> RankColumns:
     """Check types and shapes; values are checked by C."""
-    priority = checks.view(columns.priority, checks.I32, 1, field="priority")
-    shape = priority.shape
-    checks.shaped(columns.relevance, checks.F32, shape, field="relevance")
-    checks.shaped(columns.age_us, checks.I64, shape, field="age_us")
-    checks.shaped(columns.tokens, checks.I32, shape, field="tokens")
-    checks.shaped(columns.tie, checks.U64, (*shape, 2), field="tie")
-    checks.shaped(columns.group, checks.I32, shape, field="group")
-    checks.shaped(columns.section, checks.I32, shape, field="section")
+    shape = checks.view(columns.priority, checks.I32, 1, field="priority").shape
+    for name, dtype in zip(C_TYPES, _DTYPES, strict=True):
+        array, wanted = getattr(columns, name), (*shape, 2) if name == "tie" else shape
+        if type(array) is not np.ndarray or array.dtype is not dtype or array.shape != wanted or not array.flags.carray:
+            checks.shaped(array, dtype, wanted, field=name)
     return columns
 
 

@@ -14,7 +14,7 @@ from support.evidence import share
 
 import caliber
 from caliber import EntityRef, EntityType
-from caliber.context.filling.blocks import Run, block_start
+from caliber.context.filling.shown_turns import Run, block_start
 from caliber.kernels import BytesEstimator, estimate_tokens
 from caliber.model.context import AssemblyAction, SourceType
 from caliber.model.errors import BudgetTooSmall, InvalidValue

@@ -1,7 +1,8 @@
 """Conversation turns in a shared-budget window: the mandatory ones, the first optional one, and room for the next.
 
 How much of the conversation enters depends on turns alone, not on the query, so that its beginning, and with it the
-prefix that providers cache, stays from turn to turn.
+prefix that providers cache, stays from turn to turn: old turns leave in blocks, so that windows begin at one turn
+for as long as they can.
 
 Source: docs/windows.md; decisions 0017, 0195.
 """
@@ -28,7 +29,6 @@ from caliber.context.columns import (
     entered,
 )
 from caliber.context.conversation import BLOCK, PASSAGE, SPOKEN, SUMMARY
-from caliber.context.filling.blocks import Run, block_start
 from caliber.context.filling.state import Filling
 from caliber.context.plan import EXTRA, PERSONA, SYSTEM, UNCAPPED, is_any_of
 from caliber.model.lazy_dataclass import dataclass
@@ -84,6 +84,62 @@ def _by(keys: NDArray[np.int64], places: NDArray[np.int64]) -> dict[int, list[in
     for key, place in zip(keys[places].tolist(), places.tolist(), strict=True):
         out.setdefault(key, []).append(place)
     return out
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Consecutive turns, and the length of the newest of them together.
+
+    Shapes: ``int64[n]``. Units: ``begins`` is the number of the first turn of each turn's group; ``total[i]`` is the
+    length of all turns whose group does not begin before that of turn ``i``.
+    """
+
+    numbers: NDArray[np.int64]
+    begins: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    totals: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, numbers: NDArray[np.int64], groups: NDArray[np.int64], cost: NDArray[np.int64]) -> Run:
+        """Return the run of some turns, of which those of one group stay together."""
+        begins = numbers.copy()
+        grouped = groups >= 0
+        if grouped.any():
+            _, first, of = np.unique(groups[grouped], return_index=True, return_inverse=True)
+            begins[grouped] = numbers[grouped][first][of]
+        order = np.argsort(begins, kind="stable")
+        sums = np.cumsum(cost[order][::-1])[::-1]
+        starts, first = np.unique(begins[order], return_index=True)
+        return cls(numbers, begins, starts, sums[first])
+
+    def cost_from(self, start: int) -> int:
+        """Return the cost of the turns whose groups begin at ``start`` or later."""
+        at = int(np.searchsorted(self.starts, start))
+        return int(self.totals[at]) if at < len(self.starts) else 0
+
+    def earliest(self, capacity: int, least: int | None = None) -> int | None:
+        """Return the earliest number from which all turns fit a length, not before ``least``; None if none does."""
+        first = 0 if least is None else int(np.searchsorted(self.starts, least))
+        fitting = np.flatnonzero(self.totals[first:] <= capacity)
+        return int(self.starts[first + fitting[0]]) if len(fitting) else None
+
+
+def block_start(run: Run, earliest: int, latest: int | None, *, block_turns: int, most: int) -> int:
+    """Return the number at which the window's turns begin: a multiple of a block at ``earliest`` or later.
+
+    A block is halved while it would push out a turn from ``latest`` on, or is longer than ``most``. Both are the same
+    for every ``earliest`` inside of it, so the beginning stays until it must go. Where all fits nothing has to leave.
+    """
+    if not len(run.starts) or earliest <= int(run.starts[0]):
+        return earliest
+    newest = int(run.starts[-1]) if latest is None else latest
+    block = block_turns
+    while block > 1:
+        start = -(-earliest // block) * block
+        if start <= newest and run.cost_from(start - block) - run.cost_from(start) <= most:
+            return start
+        block //= 2
+    return earliest
 
 
 class ShownTurns:

@@ -395,8 +395,8 @@ def join(
     parts: Sequence[Part],
     conversation: Conversation,
 ) -> Candidates:
-    turns = conversation.turns
-    count = len(fixed) + len(turns) + sum([len(part.rows) for part in parts])
+    turns, spoken = conversation.turns, inputs.snapshot[TURNS]
+    count = len(fixed) + len(turns.rows) + sum([len(part.rows) for part in parts])
     numbers = np.zeros((FIELDS, count), np.int64)
     numbers[ROW] = -1
     numbers[GROUP] = ALONE
@@ -410,11 +410,11 @@ def join(
         numbers[SOURCE, place] = item.source
         numbers[SECTION, place] = item.section
         tie[place, 1] = place
-    if len(turns):
-        here = slice(at, at + len(turns))
-        _fill_rows(numbers[:, here], SPOKEN, plan.user.index, inputs.snapshot[TURNS], turns.rows)
+    if len(turns.rows):
+        here = slice(at, at + len(turns.rows))
+        _fill_rows(numbers[:, here], SPOKEN, plan.user.index, spoken, turns.rows)
         # A clock that went back must not make an old turn look new: ages never rise from turn to turn.
-        created = np.maximum.accumulate(inputs.snapshot[TURNS].column("created_at")[turns.rows])
+        created = np.maximum.accumulate(spoken.column("created_at")[turns.rows])
         numbers[AGE_US, here] = inputs.now_us - created
         numbers[TURN_NUMBER, here] = turns.numbers
         numbers[GROUP, here] = turns.groups
@@ -423,8 +423,8 @@ def join(
         numbers[MARK, here] = conversation.marks
         numbers[SECTION, here][conversation.current :] = plan.current.index
         if shows_days(plan, inputs.max_tokens):
-            numbers[DAY, here] = user_days(inputs.snapshot[TURNS], turns.rows, zone_of(inputs.config.time_zone))
-        ids[here] = inputs.snapshot[TURNS].ties().take(turns.rows, axis=0)
+            numbers[DAY, here] = user_days(spoken, turns.rows, zone_of(inputs.config.time_zone))
+        ids[here] = spoken.ties().take(turns.rows, axis=0)
         # Newest first, also within one instant.
         tie[here, 0] = ~turns.numbers.astype(np.uint64)
         at = here.stop

@@ -208,6 +208,8 @@ def _past(inputs: AssemblyInputs, reader: TurnReader, turns: TurnFacts, earlier:
     pauses = np.flatnonzero(after - times > pause)
     out = int(pauses[-1]) + 1 if len(pauses) else 0
     if len(earlier):
-        closed = np.flatnonzero(np.isin(turns.rows, earlier))
+        is_closed = np.zeros(reader.turns.length, np.bool_)
+        is_closed[earlier] = True
+        closed = np.flatnonzero(is_closed[turns.rows])
         out = max(out, int(closed[-1]) + 1 if len(closed) else 0)
     return out

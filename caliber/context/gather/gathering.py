@@ -95,8 +95,7 @@ def gather(
         parts = [repeats.in_conversation(part, owners[part.source], conversation.turns) for part in parts]
         if about is not None:
             parts = [_besides(part, about) for part in parts] + [about]
-        parts.append(_history(inputs, plan, members, cut_offs))
-        parts += _blocks(inputs, plan)
+        parts += [*_history(inputs, plan, members, cut_offs), *_blocks(inputs, plan)]
     selections: list[Selection] = []
     if plan.rule_sections:
         rules.hidden = hidden
@@ -247,18 +246,15 @@ def _as_passages(inputs: AssemblyInputs, plan: AssemblyPlan, texts: TextSource, 
     begins = np.full(int(of.max()) + 1, np.iinfo(np.int64).max)
     np.minimum.at(begins, of, times)
     names = turns.interned("trajectory_id")
-    task_of = np.zeros(len(begins), np.int64)
-    task_of[of] = tasks
+    task_of, day_of = np.zeros((2, len(begins)), np.int64)
+    task_of[of], day_of[of] = tasks, days
     by_time = sorted(zip(begins.tolist(), [names[task] for task in task_of.tolist()], range(len(begins)), strict=True))
     place = np.empty(len(begins), np.int64)
     place[[one for _, _, one in by_time]] = np.arange(len(begins))
     passages = place[of]
     reading = np.empty(len(rows), np.int64)
     reading[np.lexsort((numbers, passages))] = np.arange(len(rows))
-    names_of = sorted(set(days.tolist()))
-    heads = plan.measure([f"[, {day_text(day)}] " for day in names_of]).tolist()
-    colon = 2 if plan.additive else 0
-    lead = dict(zip(names_of, (length - colon for length in heads), strict=True))
+    leads = plan.measure([f"[, {day_text(day)}] " for day in day_of.tolist()]) - (2 if plan.additive else 0)
     marked = outdated(inputs, texts, rows)
     columns = {
         **part.columns,
@@ -268,7 +264,7 @@ def _as_passages(inputs: AssemblyInputs, plan: AssemblyPlan, texts: TextSource, 
         PASSAGE_ID: passages + 1,
         READING: reading,
         DAY: days,
-        LEAD: np.array([lead[day] for day in days.tolist()], np.int64),
+        LEAD: leads[of],
     }
     return Part(part.source, part.section, rows, part.created_us, part.stored_tokens, part.scored, columns)
 
@@ -305,24 +301,27 @@ def _taken(inputs: AssemblyInputs, plan: AssemblyPlan, texts: TextSource, chosen
 # --- summaries of dropped turns -----------------------------------------------------------------------
 
 
-def _history(inputs: AssemblyInputs, plan: AssemblyPlan, members: Members, cut_offs: list[CutOff]) -> Part:
+def _history(inputs: AssemblyInputs, plan: AssemblyPlan, members: Members, cut_offs: list[CutOff]) -> list[Part]:
     """Return the summaries of the task's closed scopes, newest first, independent of the query."""
-    scopes, rows = inputs.snapshot[SCOPES], members.summaries
+    rows = members.summaries
+    if not len(rows):
+        return []
+    scopes = inputs.snapshot[SCOPES]
     age, limit = scopes.column("sequence_number"), limits.SUMMARY_LIMIT
     rows = rows[kept_by_limit(SUMMARY, age, scopes, rows, None, limit, cut_offs)]
     rows = rows[np.argsort(-age[rows], kind="stable")]
     first = np.array(scopes.packed_values("start_turn", rows.tolist()), np.int64)
     part = made_part(SUMMARY, plan.history_index, scopes, rows, Scored(np.full(len(rows), _ONE, np.float32)))
-    return _newest_first(part, first)
+    return [_newest_first(part, first)]
 
 
 def _blocks(inputs: AssemblyInputs, plan: AssemblyPlan) -> list[Part]:
     """Return the summaries of blocks of turns in scopes without a summary."""
     summaries = inputs.snapshot.relations.get(BLOCKS)
-    if summaries is None:
+    rows = None if summaries is None else summaries.group("trajectory_id", inputs.trajectory_id.bytes)
+    if summaries is None or rows is None or not len(rows):
         return []
     scopes = inputs.snapshot[SCOPES]
-    rows = summaries.group("trajectory_id", inputs.trajectory_id.bytes)
     values, codes = summaries.interned("scope_id"), summaries.column("scope_id")[rows]
     found = {code: scopes.find(values[code]) for code in set(codes.tolist())}
     lacking = [code for code, scope in found.items() if scope >= 0 and not scopes.column("summary_tokens")[scope]]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -48,6 +49,12 @@ class _Said:
     words: frozenset[str]
 
 
+@lru_cache(maxsize=16)
+def _left_out(stop_words: frozenset[str]) -> frozenset[str]:
+    """Return the words that carry no meaning: all stop words but those that deny."""
+    return frozenset([word for word in stop_words if not word.endswith(("no", "nor", "not", "n't"))])
+
+
 class Repeats:
     """Compares the words of records, whatever their form, without words that carry no meaning."""
 
@@ -55,8 +62,7 @@ class Repeats:
         self._inputs = inputs
         self._texts = texts
         self._analyzer = analyzer
-        denying = ("no", "nor", "not", "n't")
-        self._left_out = {word for word in analyzer.lexicon.stop_words if not word.endswith(denying)}
+        self._left_out = _left_out(analyzer.lexicon.stop_words)
 
     def mark(self, found: Mapping[int, Recalled], known: Part | None, owners: RelationSnapshot | None) -> None:
         """Mark hits without a word beyond a more relevant hit of their task; ``known`` enters in any case."""

@@ -215,7 +215,8 @@ class TurnReader:
     def _group(self, rows: Rows, may_call: NDArray[np.bool_]) -> tuple[Rows, Rows, list[int]]:
         """Return the groups of some turns, as ``group_calls`` does."""
         places = np.flatnonzero(may_call)
-        return group_calls(len(rows), zip(places.tolist(), self._parts(rows[places]), strict=True))
+        parts = self._parts(rows[places]) if len(places) else ()
+        return group_calls(len(rows), zip(places.tolist(), parts, strict=True))
 
     def _measure(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Return the length of each turn's text, and which make calls, answer one or have thoughts."""
@@ -243,10 +244,10 @@ class TurnReader:
             label + (content if isinstance(content, str) else content.decode("utf-8", "replace"))
             for label, content in zip(self._labels(chosen), contents, strict=True)
         ]
-        special = np.flatnonzero(has_parts).tolist()
-        turns = self._turns([rows[place] for place in special], [contents[place] for place in special])
-        for place, turn in zip(special, turns, strict=True):
-            out[place] = self._read(turn)
+        if special := np.flatnonzero(has_parts).tolist():
+            turns = self._turns([rows[place] for place in special], [contents[place] for place in special])
+            for place, turn in zip(special, turns, strict=True):
+                out[place] = self._read(turn)
         return out
 
     def _labels(self, rows: Rows) -> list[str]:
