@@ -93,7 +93,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'caliber' has no attribute {name!r}")
     from caliber.model.process.interpreter import collector_paused
 
-    with collector_paused():
+    with collector_paused(lasting=True):
         module = importlib.import_module(_MODULES.get(name) or _HOME[name])
     value = module if name in _MODULES else getattr(module, name)
     globals()[name] = value

@@ -55,8 +55,7 @@ def _edges(states: type[S], **edges: str) -> dict[S, frozenset[S]]:
 
 
 TRAJECTORY = StateMachine(
-    "trajectory",
-    _edges(TrajectoryStatus, active="completed failed suspended", suspended="active failed"),
+    "trajectory", _edges(TrajectoryStatus, active="completed failed suspended", suspended="active failed")
 )
 SCOPE = StateMachine("scope", _edges(ScopeStatus, open="closed"), self_loops=False)
 DELEGATION = StateMachine(
@@ -69,10 +68,7 @@ HANDOFF = StateMachine("handoff", _edges(HandoffStatus, initiated="accepted reje
 CONFLICT = StateMachine(
     "conflict",
     _edges(
-        ConflictStatus,
-        detected="resolving resolved escalated",
-        resolving="resolved escalated",
-        escalated="resolved",
+        ConflictStatus, detected="resolving resolved escalated", resolving="resolved escalated", escalated="resolved"
     ),
 )
 AGENT = StateMachine(

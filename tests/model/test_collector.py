@@ -105,3 +105,11 @@ def test_stores_that_are_closed_leave_memory_without_being_asked() -> None:
     # The memory of a closed store is a cycle. What was made during the pause must not count as old: nothing would look.
     done = subprocess.run([sys.executable, "-c", _CLOSED], capture_output=True, text=True, check=True)
     assert int(done.stdout) < 10
+
+
+def test_what_lasts_is_left_to_full_collections() -> None:
+    old = len(gc.get_objects(generation=2))
+    for lasting, least, most in ((False, 0, 10_000), (True, 10_000, 10**9)):
+        with collector_paused(lasting=lasting):
+            lists = [[number] for number in range(10_000)]
+        assert least <= len(gc.get_objects(generation=2)) - old < most, lists[0]

@@ -17,11 +17,11 @@ T = TypeVar("T")
 
 
 @managed
-def collector_paused() -> Iterator[None]:
+def collector_paused(*, lasting: bool = False) -> Iterator[None]:
     """Collect nothing inside, in any thread. A collector that is off stays off.
 
     Modules and mirrors make some hundred thousand objects and no garbage. The collector would look at them again and
-    again: a tenth of the time from ``import caliber`` to the first window.
+    again: a tenth of the time from ``import caliber`` to the first window. ``lasting`` leaves them to full collections.
     """
     if not gc.isenabled():
         yield
@@ -30,6 +30,9 @@ def collector_paused() -> Iterator[None]:
     try:
         yield
     finally:
+        if lasting and not gc.get_freeze_count():
+            gc.freeze()
+            gc.unfreeze()  # into the oldest generation
         gc.enable()
 
 

@@ -17,10 +17,9 @@ import uuid
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from caliber.model.errors import StorageError
-from caliber.model.lazy_dataclass import dataclass
 from caliber.model.process.interrupts import managed
 from caliber.model.references import uuid_from_bytes
 from caliber.model.time import EPOCH, from_us
@@ -64,17 +63,30 @@ def _us(value: Any) -> int:
     return ((delta.days * 86_400 + delta.seconds) * 1_000_000) + delta.microseconds  # type: ignore[no-any-return]
 
 
-@dataclass(frozen=True, slots=True)
 class Codec:
-    """``encode(entity, ordinal)`` gives the row, ``decode(row)`` the entity, or StorageError for a damaged row."""
+    """``encode(entity, ordinal)`` gives the row, ``decode(row)`` the entity, or StorageError for a damaged row.
 
-    relation: Relation
+    Each is compiled when it is first needed: a process needs them of few relations.
+    """
+
     encode: Callable[..., Row]
     decode: Callable[[Row], Any]
-    names: tuple[str, ...]
-    key_places: tuple[int, ...]
-    version_place: int
-    """The place of a row's version, or -1."""
+
+    def __init__(self, relation: Relation) -> None:
+        self.relation = relation
+        self.names = ("ordinal",) * relation.ordinal + tuple(column.name for column in relation.columns)
+        self.key_places = tuple(map(self.names.index, relation.key))
+        self.version_place = self.names.index("version") if relation.has("version") else -1
+        """The place of a row's version, or -1."""
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Callable[..., Any]:
+            if name not in ("encode", "decode"):
+                raise AttributeError(name)
+            source, scope = (_encoder if name == "encode" else _decoder)(self.relation)
+            exec(compile(source, f"<codec of {self.relation.name}>", "exec"), scope)  # noqa: S102
+            return self.__dict__.setdefault(name, scope[name])
 
     def index(self, column: str) -> int:
         """Return the place of a column in a row."""
@@ -85,6 +97,10 @@ class Codec:
         if len(self.key_places) == 1:
             return (row[self.key_places[0]],)
         return tuple([row[place] for place in self.key_places])
+
+
+codec_of = functools.cache(Codec)
+"""The codec of a relation, which all stores share."""
 
 
 def _encode_expression(column: Column, value: str, scope: dict[str, Any]) -> str:
@@ -135,14 +151,22 @@ def _damage(relation: Relation, row: Row, failed: Exception) -> Exception:
     return failed if found is None else found
 
 
-@functools.cache
-def codec_of(relation: Relation) -> Codec:
-    """Return the codec of a relation, generated at the first call."""
+def _encoder(relation: Relation) -> tuple[str, dict[str, Any]]:
+    scope = {"_us": _us, "_dump": dump_json, "_join": lambda values: b"".join([value.bytes for value in values])}
+    source_of = {column.name: f"e.{column.name}" for column in relation.columns}
+    source_of |= {name: f"e.{each.field}.{attribute}" for each in relation.composites for attribute, name in each.parts}
+    parts = ["ordinal"] * relation.ordinal
+    for column in relation.columns:
+        value = source_of[column.name]
+        expression = _encode_expression(column, value, scope)
+        is_optional = column.nullable and expression != value
+        parts.append(f"None if {value} is None else {expression}" if is_optional else expression)
+    return f"def encode(e, ordinal=None):\n    return ({', '.join(parts)},)\n", scope
+
+
+def _decoder(relation: Relation) -> tuple[str, dict[str, Any]]:
     scope: dict[str, Any] = {
         **DECODING,
-        "_us": _us,
-        "_dump": dump_json,
-        "_join": lambda values: b"".join([value.bytes for value in values]),
         "_cls": relation.entity,
         "_new": uuid.UUID.__new__,
         "_UUID": uuid.UUID,
@@ -150,19 +174,10 @@ def codec_of(relation: Relation) -> Codec:
         "_set_safe": vars(uuid.UUID)["is_safe"].__set__,
         "_int": int.from_bytes,
         "_SAFE": uuid.SafeUUID.unknown,
+        "_UNREADABLE": UNREADABLE,
+        "_damage": functools.partial(_damage, relation),
     }
-    first = 1 if relation.ordinal else 0
-    source_of = {column.name: f"e.{column.name}" for column in relation.columns}
-    source_of |= {name: f"e.{each.field}.{attribute}" for each in relation.composites for attribute, name in each.parts}
-    parts = ["ordinal"] if first else []
-    for column in relation.columns:
-        value = source_of[column.name]
-        expression = _encode_expression(column, value, scope)
-        is_optional = column.nullable and expression != value
-        parts.append(f"None if {value} is None else {expression}" if is_optional else expression)
-    encode_source = f"def encode(e, ordinal=None):\n    return ({', '.join(parts)},)\n"
-
-    decoded, made = {}, []
+    first, decoded, made = int(relation.ordinal), {}, []
     for place, column in enumerate(relation.columns, start=first):
         if column.type is ColumnType.UUID:
             test = f"if r[{place}] is not None: " if column.nullable else ""
@@ -188,23 +203,12 @@ def codec_of(relation: Relation) -> Codec:
         arguments = [f"return _cls({', '.join(arguments)})"]
     made += [f"            {each}\n" for each in arguments]
     # Entering a try costs nothing; only a row that fails is examined column by column.
-    decode_source = (
+    source = (
         f"def decode(r):\n    try:\n        if {_checks(relation, first)}:\n{''.join(made)}"
         "        failed = TypeError('a value of another type')\n"
         "    except _UNREADABLE as error:\n        failed = error\n    raise _damage(r, failed) from None\n"
     )
-    scope |= {"_UNREADABLE": UNREADABLE, "_damage": functools.partial(_damage, relation)}
-
-    exec(compile(encode_source + decode_source, f"<codec of {relation.name}>", "exec"), scope)  # noqa: S102
-    names = (("ordinal",) if first else ()) + tuple(column.name for column in relation.columns)
-    return Codec(
-        relation,
-        scope["encode"],
-        scope["decode"],
-        names,
-        key_places=tuple(names.index(name) for name in relation.key),
-        version_place=names.index("version") if relation.has("version") else -1,
-    )
+    return source, scope
 
 
 UNREADABLE: Final = (

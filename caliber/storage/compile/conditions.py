@@ -54,11 +54,7 @@ class StoredFilter:
     exact: bool
 
     def ordinals(
-        self,
-        session: StatementSession,
-        variables: Mapping[Variable, Any],
-        *,
-        check: Callable[[], None] | None = None,
+        self, session: StatementSession, variables: Mapping[Variable, Any], *, check: Callable[[], None] | None = None
     ) -> list[int]:
         """Return the ordinals of the rows that the predicate holds for; ``check`` is called before each page."""
         plan = self.numbers if self.exact else self.plan

@@ -30,10 +30,7 @@ HASH_BYTES: Final = 32
 
 
 def derive(
-    relation: Relation,
-    stored: Mapping[str, Any],
-    estimator: Estimator | None,
-    rules: Iterable[Derived] | None = None,
+    relation: Relation, stored: Mapping[str, Any], estimator: Estimator | None, rules: Iterable[Derived] | None = None
 ) -> dict[str, Any]:
     """Return the derived columns whose sources are all among ``stored``, or those of them that ``rules`` name.
 

@@ -257,10 +257,7 @@ def search_statements(sql: SearchSpelling, texts: Sequence[Relation]) -> dict[st
     spelt = {name: text for relation in texts for name, text in _of(relation, sql).items()} | _across(sql)
     return {
         name: Plan(
-            name,
-            spelt[name],
-            each.parameters,
-            codec_of(BY_NAME[each.rows_of]).names if each.rows_of else each.results,
+            name, spelt[name], each.parameters, codec_of(BY_NAME[each.rows_of]).names if each.rows_of else each.results
         )
         for name, each in search_contracts(texts).items()
     }
