@@ -48,11 +48,7 @@ def turns(memory: caliber.Caliber, task: Any) -> list[tuple[str, str]]:
 
 def test_facts_of_a_user_are_learnt_as_notes(memory: caliber.Caliber) -> None:
     learned = memory.remember(said("Hi, I'm Maria. I live in Berlin and I'm allergic to nuts."), user="maria")
-    assert told(learned) == [
-        ("add", "is called Maria"),
-        ("add", "lives in Berlin"),
-        ("add", "is allergic to nuts"),
-    ]
+    assert told(learned) == [("add", "is called Maria"), ("add", "lives in Berlin"), ("add", "is allergic to nuts")]
     assert learned.state is JobState.DONE
     note = memory.get(learned.added[1].note_id)
     assert (note.entity, note.entity_type, note.note_type) == ("maria", "person", "fact")
