@@ -300,9 +300,8 @@ class ShownTurns:
         """
         state, plan, turns = self._state, self._state.plan, self._turns
         assert plan.earlier is not None
-        left = turns.places[self._rest]
-        left = left[state.decided[left] != INCLUDED]
-        groups = turns.groups[np.isin(turns.places, left)]
+        outside = self._rest[state.decided[turns.places[self._rest]] != INCLUDED]
+        left, groups = turns.places[outside], turns.groups[outside]
         first, opening_day, days = math.inf, 0, any(state.day_lines)
         older = [place for place in self._dated() if state.section[place] == plan.user.index] if days else ()
         day = state.day[older[-1]] if older else 0
@@ -312,7 +311,7 @@ class ShownTurns:
             opening = 0 if state.used_in[plan.earlier.index] else plan.overheads[plan.earlier.index]
             old = [place for place in new if state.section[place] == plan.user.index]
             message = self._message if opening and old else 0
-            length = sum(state.cost[place] + plan.separator_length for place in new) - plan.message_length * len(old)
+            length = sum([state.cost[place] + plan.separator_length for place in new]) - plan.message_length * len(old)
             carry = [place for place in old if state.day_lines[place] and state.number[place] < first] if days else ()
             dated = carry[0] if carry else None
             another_day = opening_day if dated is None else state.opens_day(dated, day)

@@ -147,10 +147,10 @@ class Filling:
     def include_turns(self, places: NDArray[np.int64]) -> None:
         """Let turns of the conversation enter, before any of them has moved to another section."""
         self.decided[places] = INCLUDED
-        for section in np.unique(self.sections[places]).tolist():
+        for section in [section.index for section in self.plan.conversation]:
             costs = self.costs[places[self.sections[places] == section]]
             price = int(costs.sum()) + len(costs) * self.plan.separator_length
-            if not self.used_in[section]:
+            if len(costs) and not self.used_in[section]:
                 price += self.plan.overheads[section] - self.plan.separator_length
             self.used += price
             self.used_in[section] += price

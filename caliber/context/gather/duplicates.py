@@ -125,9 +125,9 @@ def _equal_texts(plan: AssemblyPlan, parts: Sequence[Recalled], ranked: _Ranked,
         if item.source != PASSAGE:
             continue
         places = ranked.place[ranked.part == at]
-        tokens = item.owners.column("token_count")[item.rows[places]]
-        _, where, counts = np.unique(tokens, return_inverse=True, return_counts=True)
-        several = places[counts[where] > 1]
+        tokens = item.owners.column("token_count")[item.rows[places]].tolist()
+        counts = Counter(tokens)
+        several = places[[counts[each] > 1 for each in tokens]]
         said = item.owners.generation.read_once("said", item.rows[several].tolist(), partial(_said, item.owners, texts))
         alike = Counter(said)
         again = [at for at, digest in enumerate(said) if digest and alike[digest] > 1] if len(alike) < len(said) else []

@@ -236,19 +236,23 @@ class TurnReader:
 
     def texts(self, rows: Sequence[int]) -> list[str]:
         """Return turns as they read in the window's text."""
+        return [text for _, text in self.lines(np.array(rows, np.int64))]
+
+    def lines(self, chosen: Rows) -> list[tuple[str, str]]:
+        """Return how each turn begins, and how it reads."""
+        rows, labels = chosen.tolist(), self._labels(chosen)
         contents = self._source.texts(self.turns, rows)
-        chosen = np.array(rows, np.int64)
         has_parts = (self._known(chosen) & _PARTS_BIT) != 0
         # As `shown`, without a call for each: a window has hundreds.
         out = [
             label + (content if isinstance(content, str) else content.decode("utf-8", "replace"))
-            for label, content in zip(self._labels(chosen), contents, strict=True)
+            for label, content in zip(labels, contents, strict=True)
         ]
         if special := np.flatnonzero(has_parts).tolist():
             turns = self._turns([rows[place] for place in special], [contents[place] for place in special])
             for place, turn in zip(special, turns, strict=True):
                 out[place] = self._read(turn)
-        return out
+        return list(zip(labels, out, strict=True))
 
     def _labels(self, rows: Rows) -> list[str]:
         """Return the text before the content of each turn that has no parts."""
@@ -284,7 +288,3 @@ class PassageReader(TurnReader):
     @staticmethod
     def _label(turn: TurnText) -> str:
         return f"{turn.speaker}: "
-
-    def lines(self, rows: Rows) -> list[tuple[str, str]]:
-        """Return how each line begins, and the line."""
-        return list(zip(self._labels(rows), self.texts(rows.tolist()), strict=True))
