@@ -141,10 +141,7 @@ LEAKS: dict[str, tuple[str, Callable[[pytest.MonkeyPatch], None]]] = {
     "records of kinds": ("resident", lambda patch: patch.setattr(KindLimits, "may_read", lambda *_: True)),
     "masks of kinds": ("resident", lambda patch: patch.setattr(KindLimits, "narrowed", lambda *given, **_: given[-1])),
     "windows of kinds": ("resident", lambda patch: patch.setattr(KindLimits, "within", lambda *given: given[-1])),
-    "values of kinds": (
-        "resident",
-        lambda patch: patch.setattr(KindLimits, "hidden", lambda *_: ()),
-    ),
+    "values of kinds": ("resident", lambda patch: patch.setattr(KindLimits, "hidden", lambda *_: ())),
     "values of single records": ("resident", lambda patch: patch.setattr(Readers, "shown", lambda *given: given[-1])),
     "events of kinds": ("resident", lambda patch: patch.setattr(KindLimits, "reads_subject", lambda *_: True)),
     "statements of kinds": ("backend", lambda patch: patch.setattr(Rights, "stated", lambda _: {})),
@@ -152,12 +149,10 @@ LEAKS: dict[str, tuple[str, Callable[[pytest.MonkeyPatch], None]]] = {
     "types of views": ("resident", lambda patch: patch.setattr(AgentMemoryView, "types", tuple(NoteType))),
     "readers of views": ("resident", lambda patch: patch.setattr(agents_facet, "Searching", of_an_admin)),
     "conflicts": ("resident", lambda patch: patch.setattr(Conflicts, "_shows", lambda *_: True)),
-    "marks of disputes": (
-        "resident",
-        lambda patch: patch.setattr(disputes, "disputes_of", unmasked(disputes.disputes_of)),
-    ),
+    "marks of disputes": ("resident",
+                          lambda patch: patch.setattr(disputes, "disputes_of", unmasked(disputes.disputes_of))),
     "statements": ("backend", lambda patch: patch.setattr(Readers, "stated", without_ids(Readers.stated))),
-}
+}  # fmt: skip
 
 
 @pytest.mark.prove

@@ -75,23 +75,15 @@ FAULTS = {
     "a scope's number": ("UPDATE {scope} SET next_sequence = 3", {("counter", "scope"): 1}),
     "a trajectory's count": ("UPDATE {trajectory} SET turn_count = 1", {("counter", "trajectory"): 1}),
     "a scope's label": ("UPDATE {scope} SET trust = 'system'", {("label", "scope"): 1}),
-    "a kept version": (
-        "UPDATE {content_version} SET owner_version = 99",
-        {("version", "content_version"): 1},
-    ),
-    "an owner of a kept version": (
-        "UPDATE {content_version} SET owner_id = (SELECT target_id FROM {edge})",
-        {("version", "content_version"): 1},
-    ),
+    "a kept version": ("UPDATE {content_version} SET owner_version = 99", {("version", "content_version"): 1}),
+    "an owner of a kept version": ("UPDATE {content_version} SET owner_id = (SELECT target_id FROM {edge})",
+                                   {("version", "content_version"): 1}),
     "a note's text": ("UPDATE {note} SET content = 'damaged'", {("hash", "note"): 2}),
     "an artifact's bytes": ("UPDATE {artifact} SET content = {bytes}", {("hash", "artifact"): 1}),
     "a goal": ("UPDATE {trajectory} SET goal = 'another'", {("hash", "trajectory"): 1}),
     "a configuration": ("UPDATE {config_document} SET body = '{{}}'", {("hash", "config_document"): 1}),
     "an owner of vectors": ("DELETE FROM {artifact}", {("embedding", "embedding"): 1}),
-    "a vector's size": (
-        "UPDATE {embedding_space} SET dimensions = 31",
-        {("embedding", "embedding"): 10},
-    ),
+    "a vector's size": ("UPDATE {embedding_space} SET dimensions = 31", {("embedding", "embedding"): 10}),
     "a space": ("DELETE FROM {embedding_space}", {("embedding", "embedding"): 10}),
     "an end of an edge": (
         "DELETE FROM {note} WHERE note_id = (SELECT target_id FROM {edge})",
@@ -99,7 +91,7 @@ FAULTS = {
     ),
     "an index": ('DROP INDEX {prefix}"ix_note_find_by_entity"', {("schema", ""): 1}),
     "a number of rows": ("{forget_numbers}", {("counter", "turn"): 1}),
-}
+}  # fmt: skip
 
 
 TOGETHER = {

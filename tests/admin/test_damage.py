@@ -40,15 +40,8 @@ from caliber.storage.bulk.parquet import open_parquet, parquet_batches
 Sound = tuple[Path, SimpleNamespace]
 Step = tuple[str, Callable[[], object]]
 READ = (
-    "admin.check",
-    "admin.verify",
-    "explain",
-    "replay",
-    "assemble_context",
-    "pcp.recover",
-    "learning.undo",
-    "forget",
-)
+    "admin.check", "admin.verify", "explain", "replay", "assemble_context", "pcp.recover", "learning.undo", "forget",
+)  # fmt: skip
 """Calls that read most of a store: each damaged one meets them."""
 SAMPLE = 30
 WAIT_S = 30.0

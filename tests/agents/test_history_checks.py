@@ -90,24 +90,17 @@ SOUND_TASKS: dict[str, tuple[list[Op], TaskState]] = {
 }
 WRONG_TASKS: dict[str, tuple[list[Op], TaskState, str]] = {
     "two claims": ([CLAIM, task("claim", "b", 3)], TaskState("in_progress", "b"), "claimed 2 times"),
-    "two claims before it was given back": (
-        [CLAIM, task("claim", "b", 3), BACK],
-        TaskState("pending", None),
-        "was claimed again",
-    ),
+    "two claims before it was given back": ([CLAIM, task("claim", "b", 3), BACK], TaskState("pending", None),
+                                            "was claimed again"),
     "two completions": ([CLAIM, DONE, task("complete", "a", 8)], TaskState("completed", "a"), "completed 2 times"),
     "completed by another": ([CLAIM, task("complete", "b", 5)], TaskState("completed", "a"), "never claimed it"),
-    "a claim after the end": (
-        [CLAIM, DONE, task("claim", "b", 8)],
-        TaskState("completed", "a"),
-        "claim after",
-    ),
+    "a claim after the end": ([CLAIM, DONE, task("claim", "b", 8)], TaskState("completed", "a"), "claim after"),
     "a lost completion": ([CLAIM, DONE], TaskState("in_progress", "a"), "completion is lost"),
     "a lost claim": ([CLAIM], TaskState("pending", None), "claim is lost"),
     "a completion of nobody": ([CLAIM], TaskState("completed", "a"), "that nobody completed"),
     "a claim of nobody": ([], TaskState("in_progress", "a"), "nobody claimed"),
     "another's hands": ([CLAIM], TaskState("in_progress", "b"), "in the hands of b"),
-}
+}  # fmt: skip
 
 
 def test_a_claim_of_a_task_of_nobody_is_named() -> None:
@@ -143,25 +136,17 @@ def kept(**states: str) -> dict[str, list[Stored]]:
 
 M, N = send(0, "m"), send(2, "n")
 SOUND_MESSAGES: dict[str, tuple[list[Op], dict[str, list[Stored]]]] = {
-    "delivered in order": (
-        [M, N, claim("r", 10, "m"), ack("r", 12, "m"), claim("r", 14, "n"), ack("r", 16, "n")],
-        kept(m="acknowledged", n="acknowledged"),
-    ),
-    "perhaps acknowledged": (
-        [M, N, claim("r", 10, "m"), ack("r", 12, "m", outcome=UNKNOWN), claim("q", 14, "n")],
-        kept(m="acknowledged", n="pending"),
-    ),
+    "delivered in order": ([M, N, claim("r", 10, "m"), ack("r", 12, "m"), claim("r", 14, "n"), ack("r", 16, "n")],
+                           kept(m="acknowledged", n="acknowledged")),
+    "perhaps acknowledged": ([M, N, claim("r", 10, "m"), ack("r", 12, "m", outcome=UNKNOWN), claim("q", 14, "n")],
+                             kept(m="acknowledged", n="pending")),
     "delivered again after the lease": (
-        [M, claim("r", 10, "m"), claim("q", 2_000, "m", attempts=2), ack("q", 2_002, "m")],
-        kept(m="acknowledged"),
+        [M, claim("r", 10, "m"), claim("q", 2_000, "m", attempts=2), ack("q", 2_002, "m")], kept(m="acknowledged")
     ),
     "given back": ([M, claim("r", 10, "m"), give_up(12, "m"), claim("q", 14, "m", attempts=2)], kept(m="pending")),
     "sent again under its key": ([send(0, "m", outcome=UNKNOWN), send(2, "m"), send(4, "m")], kept(m="pending")),
-    "of another topic": (
-        [M, send(2, "n", topic="plans"), claim("r", 10, "n")],
-        kept(m="pending", n="pending"),
-    ),
-}
+    "of another topic": ([M, send(2, "n", topic="plans"), claim("r", 10, "n")], kept(m="pending", n="pending")),
+}  # fmt: skip
 WRONG_MESSAGES: dict[str, tuple[list[Op], dict[str, list[Stored]], str]] = {
     "lost": ([M], {}, "message is lost"),
     "doubled": ([M], {"m": [Stored("m", "pending"), Stored("x", "pending")]}, "there 2 times"),
@@ -170,41 +155,23 @@ WRONG_MESSAGES: dict[str, tuple[list[Op], dict[str, list[Stored]], str]] = {
     "of nobody": ([claim("r", 10, "m")], {}, "a message that was not sent"),
     "delivered before it was sent": ([send(20, "m"), claim("r", 10, "m")], kept(m="pending"), "that was not sent"),
     "for another": ([send(0, "m", to="other"), claim("r", 10, "m")], kept(m="pending"), "a message for other"),
-    "acknowledged twice": (
-        [M, claim("r", 10, "m"), ack("r", 12, "m"), ack("q", 14, "m")],
-        kept(m="acknowledged"),
-        "acknowledged 2 times",
-    ),
-    "an acknowledgement that is lost": (
-        [M, claim("r", 10, "m"), ack("r", 12, "m")],
-        kept(m="pending"),
-        "an acknowledgement is lost",
-    ),
-    "delivered after its end": (
-        [M, claim("r", 10, "m"), ack("r", 12, "m"), claim("q", 14, "m", attempts=2)],
-        kept(m="acknowledged"),
-        "after its acknowledgement",
-    ),
+    "acknowledged twice": ([M, claim("r", 10, "m"), ack("r", 12, "m"), ack("q", 14, "m")], kept(m="acknowledged"),
+                           "acknowledged 2 times"),
+    "an acknowledgement that is lost": ([M, claim("r", 10, "m"), ack("r", 12, "m")], kept(m="pending"),
+                                        "an acknowledgement is lost"),
+    "delivered after its end": ([M, claim("r", 10, "m"), ack("r", 12, "m"), claim("q", 14, "m", attempts=2)],
+                                kept(m="acknowledged"), "after its acknowledgement"),
     "an acknowledgement of nobody": ([M, claim("r", 10, "m")], kept(m="acknowledged"), "that nobody acknowledged is"),
     "dead": ([M], kept(m="dead"), "a message is dead"),
-    "two readers": (
-        [M, claim("r", 10, "m"), claim("q", 500, "m", attempts=2)],
-        kept(m="pending"),
-        "two readers hold a message",
-    ),
-    "an attempt twice": (
-        [M, claim("r", 10, "m"), claim("q", 2_000, "m")],
-        kept(m="pending"),
-        "attempt 1 of a message twice",
-    ),
-    "a lease that is short": (
-        [M, claim("r", 10, "m", lease=1)._replace(given={"box": "box", "lease": 5})],
-        kept(m="pending"),
-        "shorter than asked",
-    ),
+    "two readers": ([M, claim("r", 10, "m"), claim("q", 500, "m", attempts=2)], kept(m="pending"),
+                    "two readers hold a message"),
+    "an attempt twice": ([M, claim("r", 10, "m"), claim("q", 2_000, "m")], kept(m="pending"),
+                         "attempt 1 of a message twice"),
+    "a lease that is short": ([M, claim("r", 10, "m", lease=1)._replace(given={"box": "box", "lease": 5})],
+                              kept(m="pending"), "shorter than asked"),
     "the second before the first": ([M, N, claim("r", 10, "n")], kept(m="pending", n="pending"), "came before"),
     "both at once": ([M, N, claim("r", 10, "m", "n")], kept(m="pending", n="pending"), "came before"),
-}
+}  # fmt: skip
 
 
 # --- delegations and handoffs --------------------------------------------------------------------------
@@ -235,27 +202,17 @@ WRONG_HANDING: dict[str, tuple[list[Op], Given, str]] = {
     "another agent works": ([ACCEPT, handed("start", "b", 2)], Given("in_progress", "a"), "did not accept"),
     "in other hands": ([ACCEPT], Given("accepted", "b"), "in the hands of b"),
     "a step left out": ([ACCEPT, handed("complete", "a", 2)], Given("completed", "a"), "complete without start"),
-    "half a completion": (
-        [ACCEPT, START, handed("complete", "a", 4, outcome=UNKNOWN)],
-        Given("in_progress", "a", "completed"),
-        "its task completed",
-    ),
-    "two ends": (
-        [ACCEPT, START, COMPLETE, handed("cancel", "boss", 6)],
-        Given("completed", "a"),
-        "ended 2 times",
-    ),
-    "a step after the end": (
-        [ACCEPT, START, COMPLETE, handed("start", "a", 6)],
-        Given("completed", "a"),
-        "start after",
-    ),
+    "half a completion": ([ACCEPT, START, handed("complete", "a", 4, outcome=UNKNOWN)],
+                          Given("in_progress", "a", "completed"), "its task completed"),
+    "two ends": ([ACCEPT, START, COMPLETE, handed("cancel", "boss", 6)], Given("completed", "a"), "ended 2 times"),
+    "a step after the end": ([ACCEPT, START, COMPLETE, handed("start", "a", 6)], Given("completed", "a"),
+                             "start after"),
     "a lost end": ([ACCEPT, START, COMPLETE], Given("in_progress", "a"), "end is lost"),
     "a lost step": ([ACCEPT], Given("pending", "a"), "step is lost"),
     "an end of nobody": ([ACCEPT], Given("failed", "a"), "no call did that"),
     "an acceptance of nobody": ([], Given("accepted", "a"), "no agent accepted"),
     "a task that is over": ([ACCEPT, START], Given("in_progress", "a", "completed"), "and its task completed"),
-}
+}  # fmt: skip
 
 
 # --- states of agents ----------------------------------------------------------------------------------
@@ -275,21 +232,14 @@ SOUND_STATES = {
 }
 WRONG_STATES = {
     "a step too far": ([moved(0, "blocked", 2)], AgentState(2, "blocked"), "from idle to blocked"),
-    "two of one version": (
-        [moved(0, "active", 2), moved(2, "failed", 2)],
-        AgentState(2, "failed"),
-        "one version",
-    ),
+    "two of one version": ([moved(0, "active", 2), moved(2, "failed", 2)], AgentState(2, "failed"), "one version"),
     "another state": ([moved(0, "idle", 2, "active")], AgentState(2, "idle"), "than asked"),
     "a lost change": ([moved(0, "active", 2)], AgentState(2, "idle"), "is lost"),
     "a version lost": ([moved(0, "active", 2)], AgentState(1, "idle"), "changes of no call"),
     "a change of nobody": ([moved(0, "active", 2)], AgentState(4, "idle"), "changes of no call"),
-    "a change before one that was over": (
-        [moved(0, "active", 3), moved(4, "idle", 2)],
-        AgentState(3, "active"),
-        "that was over",
-    ),
-}
+    "a change before one that was over": ([moved(0, "active", 3), moved(4, "idle", 2)], AgentState(3, "active"),
+                                          "that was over"),
+}  # fmt: skip
 
 
 # --- locks ------------------------------------------------------------------------------------------------
@@ -342,52 +292,33 @@ WRONG_LOCKS: dict[str, tuple[list[Op], dict[str, list[Effect]], str]] = {
     "two holders": ([A, acquire("b", 50, 2)], {}, "two hold"),
     "a shared one beside an exclusive one": ([A, acquire("b", 50, 2, mode="shared")], {}, "two hold"),
     "a renewed lock that did not hold": (
-        [A, op("a", "renew", 50, token=1, lease=0, result={"token": 1, "expires": 400}), B],
-        {},
-        "two hold",
+        [A, op("a", "renew", 50, token=1, lease=0, result={"token": 1, "expires": 400}), B], {}, "two hold"
     ),
     "an old token's write after a new one's": ([A, B, W1, W2], effects(W2, W1), "after one under 2"),
     "an old token's write once a new one was given": (
-        [A, B, write("a", 210, 1)],
-        effects(write("a", 210, 1)),
-        "although 2 was given",
+        [A, B, write("a", 210, 1)], effects(write("a", 210, 1)), "although 2 was given"
     ),
     "a lost write": ([A, W1], {R: []}, "is lost"),
     "a doubled write": ([A, W1], effects(W1, W1), "took effect 2 times"),
-    "a refused write that took effect": (
-        [A, write("a", 10, 1, outcome=REFUSED)],
-        effects(W1),
-        "a refused write took effect",
-    ),
+    "a refused write that took effect": ([A, write("a", 10, 1, outcome=REFUSED)], effects(W1),
+                                         "a refused write took effect"),
     "a write of no client": ([A], effects(W1), "that no client made"),
     "a write under another token": ([A, W1], {R: [Effect("a#10", 7)]}, "of another resource or token"),
     "a release by another": ([A, op("b", "release", 10, token=1, result=True)], {}, "release of a lock of a"),
-    "a renewal by another": (
-        [A, op("b", "renew", 10, token=1, lease=0, result={"token": 1, "expires": 150})],
-        {},
-        "renew of a lock of a",
-    ),
-    "a renewal under another token": (
-        [A, op("a", "renew", 10, token=1, lease=0, result={"token": 3, "expires": 150})],
-        {},
-        "has another token",
-    ),
+    "a renewal by another": ([A, op("b", "renew", 10, token=1, lease=0, result={"token": 1, "expires": 150})], {},
+                             "renew of a lock of a"),
+    "a renewal under another token": ([A, op("a", "renew", 10, token=1, lease=0, result={"token": 3, "expires": 150})],
+                                      {}, "has another token"),
     "a lease that is short": (
         [op("a", "acquire", 0, mode="exclusive", lease=1, result={"token": 1, "mode": "exclusive", "expires": 999})],
         {},
         "shorter than asked",
     ),
-    "a write after the release": (
-        [A, op("a", "release", 5, token=1, result=True), W1],
-        effects(W1),
-        "after the release",
-    ),
-    "a second release": (
-        [A, op("a", "release", 5, token=1, result=True), op("a", "release", 8, token=1, result=True)],
-        {},
-        "after the release",
-    ),
-}
+    "a write after the release": ([A, op("a", "release", 5, token=1, result=True), W1], effects(W1),
+                                  "after the release"),
+    "a second release": ([A, op("a", "release", 5, token=1, result=True), op("a", "release", 8, token=1, result=True)],
+                         {}, "after the release"),
+}  # fmt: skip
 
 
 def test_with_clocks_that_differ_only_tokens_and_writes_count() -> None:

@@ -46,26 +46,12 @@ def _openings(folder: Path) -> list[Call]:
     """Return the calls that come before there is a handle."""
     settings = config(str(folder / "store.db"))
     sound = {
-        ": str": "a",
-        ": Mapping[str, Any]": {},
-        "program": caliber.dsl.parse('caliber: "0.1.0" {}'),
-        ": CaliberConfig": settings,
-        "kind": "user",
-        "config": settings,
-        "source": str(folder / "nothing.toml"),
-        "path": folder / "nothing.zip",
-        "name": "nobody",
-        "id": uuid.UUID(int=1),
-        "entity_type": "user",
-        "token": 1,
-        "deadline.ms": 1_000,
-        "resource": "r",
-        "data": {},
-        "text": "a",
-        "storage": settings.storage,
-        "profile": "reference",
-        "purge.dry_run": True,
-    }
+        ": str": "a", ": Mapping[str, Any]": {}, "program": caliber.dsl.parse('caliber: "0.1.0" {}'),
+        ": CaliberConfig": settings, "kind": "user", "config": settings, "source": str(folder / "nothing.toml"),
+        "path": folder / "nothing.zip", "name": "nobody", "id": uuid.UUID(int=1), "entity_type": "user", "token": 1,
+        "deadline.ms": 1_000, "resource": "r", "data": {}, "text": "a", "storage": settings.storage,
+        "profile": "reference", "purge.dry_run": True,
+    }  # fmt: skip
     out = [
         hostile.call_of(name, getattr(caliber, name), sound)
         for name in (*(name for name in caliber.__all__ if inspect.isfunction(getattr(caliber, name))), "Tenants")

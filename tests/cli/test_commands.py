@@ -104,18 +104,9 @@ def test_unknown_commands_and_options_are_mistakes_with_a_suggestion() -> None:
     assert caliber_json("serch", code=2)["error"]["kind"] == "usage"
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["stats"],
-        ["check"],
-        ["create"],
-        ["context", "latest"],
-        ["search", "x"],
-        ["db", "check"],
-        ["ingest", "git", "."],
-    ],
-)
+@pytest.mark.parametrize("arguments", [
+    ["stats"], ["check"], ["create"], ["context", "latest"], ["search", "x"], ["db", "check"], ["ingest", "git", "."],
+])  # fmt: skip
 def test_without_a_configuration_commands_say_how_to_get_one(
     arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -102,28 +102,22 @@ def test_values_of_the_file_override_the_base() -> None:
     assert config.pcp.dosage.max_context_tokens == 9_000, "knobs that must agree follow"
 
 
-@pytest.mark.parametrize(
-    ("text", "changes"),
-    [
-        ('embedding_provider = "voyage"', services.chosen("voyage", None)),
-        ('summarization_provider = "anthropic"', services.chosen(None, "anthropic")),
-        ('embedding_provider = "none"\nsummarization_provider = "none"', services.chosen("none", "none")),
-        ("[embedding_provider]\ndimensions = 64", {"embedding_provider.dimensions": 64}),
-        ("[vector]\nhnsw_m = 24", {"vector.hnsw_m": 24}),
-        (
-            '[embedding_provider]\nprovider_type = "openai"\nmodel = "text-embedding-3-large"\ndimensions = 3072',
-            {
-                **services.chosen("openai", None),
-                "embedding_provider": {
-                    **services.EMBEDDING["openai"],
-                    "model": "text-embedding-3-large",
-                    "dimensions": 3_072,
-                },
-            },
-        ),
-        ("checkpoint_retention = 9", {"checkpoint_retention": 9}),
-    ],
-)
+@pytest.mark.parametrize(("text", "changes"), [
+    ('embedding_provider = "voyage"', services.chosen("voyage", None)),
+    ('summarization_provider = "anthropic"', services.chosen(None, "anthropic")),
+    ('embedding_provider = "none"\nsummarization_provider = "none"', services.chosen("none", "none")),
+    ("[embedding_provider]\ndimensions = 64", {"embedding_provider.dimensions": 64}),
+    ("[vector]\nhnsw_m = 24", {"vector.hnsw_m": 24}),
+    (
+        '[embedding_provider]\nprovider_type = "openai"\nmodel = "text-embedding-3-large"\ndimensions = 3072',
+        {
+            **services.chosen("openai", None),
+            "embedding_provider": {**services.EMBEDDING["openai"], "model": "text-embedding-3-large",
+                                   "dimensions": 3_072},
+        },
+    ),
+    ("checkpoint_retention = 9", {"checkpoint_retention": 9}),
+])  # fmt: skip
 def test_a_provider_is_a_word_or_a_section_over_its_kind(text: str, changes: dict[str, Any]) -> None:
     assert made(f'base = "coding-agent"\n{text}\n') == profiles.coding_agent("caliber.db", **changes)
 

@@ -60,47 +60,38 @@ def test_the_actions_of_the_sources_are_accepted(action: dict[str, Any]) -> None
     assert hash(config.policies) == hash(pickle.loads(pickle.dumps(config.policies)))
 
 
-@pytest.mark.parametrize(
-    ("action", "expected"),
-    [
-        ({"target": "scope"}, [(MissingRequired, "action")]),
-        ({"action": "explode", "target": "scope"}, [(InvalidConfigValue, "action")]),
-        ({"action": "inject", "target": "scope"}, [(MissingRequired, "mode")]),
-        ({"action": "inject", "target": "scope", "mode": {"kind": "most"}}, [(InvalidConfigValue, "mode.kind")]),
-        ({"action": "inject", "target": "scope", "mode": {"kind": "top_k"}}, [(MissingRequired, "mode.count")]),
-        ({"action": "summarize", "target": "scope", "mode": {"kind": "full"}}, [(IncompatibleOptions, "mode")]),
-        ({"action": "prune", "target": "nots", "older_than_ms": "1d"}, [(InvalidConfigValue, "target")]),
-        ({"action": "checkpoint", "target": "decision"}, [(IncompatibleOptions, "target")]),
-        ({"action": "summarize"}, [(MissingRequired, "target")]),
-        ({"action": "summarize", "target": "note"}, [(IncompatibleOptions, "target")]),
-        ({"action": "consolidate_notes", "target": "scope"}, [(IncompatibleOptions, "target")]),
-        ({"action": "checkpoint", "target": "turn_buffer"}, [(IncompatibleOptions, "target")]),
-        ({"action": "prune", "target": "note"}, [(MissingRequired, "older_than_ms")]),
-        ({"action": "prune"}, [(MissingRequired, "target"), (MissingRequired, "older_than_ms")]),
-        (
-            {"action": "prune", "target": "scope", "below_confidence": 0.5},
-            [(IncompatibleOptions, "below_confidence")],
-        ),
-        ({"action": "prune", "target": "note", "below_confidence": 1.5}, [(InvalidConfigValue, "below_confidence")]),
-        ({"action": "prune", "target": "note", "older_than_ms": "-1s"}, [(InvalidConfigValue, "older_than_ms")]),
-        (
-            {"action": "summarize", "target": "scope", "older_than_ms": 1, "below_confidence": 0.1, "channel": "c"},
-            [
-                (IncompatibleOptions, "older_than_ms"),
-                (IncompatibleOptions, "below_confidence"),
-                (IncompatibleOptions, "channel"),
-            ],
-        ),
-        ({"action": "notify"}, [(MissingRequired, "channel")]),
-        ({"action": "notify", "target": "scope", "channel": "c"}, [(IncompatibleOptions, "target")]),
-        ({"action": "notify", "channel": "Upper"}, [(InvalidConfigValue, "channel")]),
-        ({"action": "notify", "channel": "1st"}, [(InvalidConfigValue, "channel")]),
-        ({"action": "notify", "channel": "a" * 56}, [(InvalidConfigValue, "channel")]),
-        ({"action": "notify", "channel": 'a"; drop'}, [(InvalidConfigValue, "channel")]),
-        ({"action": "notify", "channel": "a\n"}, [(InvalidConfigValue, "channel")]),
-        ({"action": "notify", "channel": "a", "volume": 11}, [(InvalidConfigValue, "volume")]),
-    ],
-)
+@pytest.mark.parametrize(("action", "expected"), [
+    ({"target": "scope"}, [(MissingRequired, "action")]),
+    ({"action": "explode", "target": "scope"}, [(InvalidConfigValue, "action")]),
+    ({"action": "inject", "target": "scope"}, [(MissingRequired, "mode")]),
+    ({"action": "inject", "target": "scope", "mode": {"kind": "most"}}, [(InvalidConfigValue, "mode.kind")]),
+    ({"action": "inject", "target": "scope", "mode": {"kind": "top_k"}}, [(MissingRequired, "mode.count")]),
+    ({"action": "summarize", "target": "scope", "mode": {"kind": "full"}}, [(IncompatibleOptions, "mode")]),
+    ({"action": "prune", "target": "nots", "older_than_ms": "1d"}, [(InvalidConfigValue, "target")]),
+    ({"action": "checkpoint", "target": "decision"}, [(IncompatibleOptions, "target")]),
+    ({"action": "summarize"}, [(MissingRequired, "target")]),
+    ({"action": "summarize", "target": "note"}, [(IncompatibleOptions, "target")]),
+    ({"action": "consolidate_notes", "target": "scope"}, [(IncompatibleOptions, "target")]),
+    ({"action": "checkpoint", "target": "turn_buffer"}, [(IncompatibleOptions, "target")]),
+    ({"action": "prune", "target": "note"}, [(MissingRequired, "older_than_ms")]),
+    ({"action": "prune"}, [(MissingRequired, "target"), (MissingRequired, "older_than_ms")]),
+    ({"action": "prune", "target": "scope", "below_confidence": 0.5}, [(IncompatibleOptions, "below_confidence")]),
+    ({"action": "prune", "target": "note", "below_confidence": 1.5}, [(InvalidConfigValue, "below_confidence")]),
+    ({"action": "prune", "target": "note", "older_than_ms": "-1s"}, [(InvalidConfigValue, "older_than_ms")]),
+    (
+        {"action": "summarize", "target": "scope", "older_than_ms": 1, "below_confidence": 0.1, "channel": "c"},
+        [(IncompatibleOptions, "older_than_ms"), (IncompatibleOptions, "below_confidence"),
+         (IncompatibleOptions, "channel")],
+    ),
+    ({"action": "notify"}, [(MissingRequired, "channel")]),
+    ({"action": "notify", "target": "scope", "channel": "c"}, [(IncompatibleOptions, "target")]),
+    ({"action": "notify", "channel": "Upper"}, [(InvalidConfigValue, "channel")]),
+    ({"action": "notify", "channel": "1st"}, [(InvalidConfigValue, "channel")]),
+    ({"action": "notify", "channel": "a" * 56}, [(InvalidConfigValue, "channel")]),
+    ({"action": "notify", "channel": 'a"; drop'}, [(InvalidConfigValue, "channel")]),
+    ({"action": "notify", "channel": "a\n"}, [(InvalidConfigValue, "channel")]),
+    ({"action": "notify", "channel": "a", "volume": 11}, [(InvalidConfigValue, "volume")]),
+])  # fmt: skip
 def test_an_action_lacks_nothing_and_carries_nothing_it_would_ignore(
     action: dict[str, Any], expected: list[tuple[type[ConfigError], str]]
 ) -> None:

@@ -89,19 +89,12 @@ SOURCE_NUMBERS: dict[str, Any] = {
     "pcp.grounding.confidence_threshold": 0.5,
     "pcp.grounding.stale_data_max_age_ms": 2_592_000_000,
     "pcp.grounding.conflict_resolution": "highest_confidence",
-    "access.default_visibility": {
-        "orchestrator": ["orchestrator", "optimizer"],
-        "optimizer": ["optimizer", "executor"],
-        "reviewer": ["reviewer", "executor"],
-        "executor": ["executor", "reviewer"],
-    },
-    "access.views.interests": {
-        "orchestrator": ["decision", "architecture", "coordination"],
-        "optimizer": ["decision", "pattern", "skill"],
-        "reviewer": ["bug", "test", "decision"],
-        "executor": ["implementation", "pattern", "bug"],
-    },
-}
+    "access.default_visibility": {"orchestrator": ["orchestrator", "optimizer"], "optimizer": ["optimizer", "executor"],
+                                  "reviewer": ["reviewer", "executor"], "executor": ["executor", "reviewer"]},
+    "access.views.interests": {"orchestrator": ["decision", "architecture", "coordination"],
+                               "optimizer": ["decision", "pattern", "skill"], "reviewer": ["bug", "test", "decision"],
+                               "executor": ["implementation", "pattern", "bug"]},
+}  # fmt: skip
 
 
 def test_the_knobs_know_the_numbers_of_the_sources() -> None:
@@ -150,20 +143,15 @@ def test_looking_for_the_extra_does_not_import_it() -> None:
     assert not {name for name in set(sys.modules) - before if name.split(".")[0] in fitting.EMBED_EXTRA}
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({"token_budget": 4_000}, {"token_budget": 4_000, "pcp.dosage.max_context_tokens": 4_000}),
-        ({"embedding_provider": HASH_PROVIDER}, {"vector.dimensions": 32, "embedding_provider.provider_type": "hash"}),
-        ({"embedding_provider": None}, {"embedding.embed": dict.fromkeys(EMBEDDED, "off")}),
-        ({"system_instructions": "Be brief."}, {"system_instructions": "Be brief."}),
-        ({"storage.durability": "group"}, {"storage.durability": "group"}),
-        (
-            {"embedding_provider": HASH_PROVIDER, "assembly": {"evict_block_turns": 32}},
-            {"assembly.evict_block_turns": 32, "vector.dimensions": 32},
-        ),
-    ],
-)
+@pytest.mark.parametrize(("changes", "expected"), [
+    ({"token_budget": 4_000}, {"token_budget": 4_000, "pcp.dosage.max_context_tokens": 4_000}),
+    ({"embedding_provider": HASH_PROVIDER}, {"vector.dimensions": 32, "embedding_provider.provider_type": "hash"}),
+    ({"embedding_provider": None}, {"embedding.embed": dict.fromkeys(EMBEDDED, "off")}),
+    ({"system_instructions": "Be brief."}, {"system_instructions": "Be brief."}),
+    ({"storage.durability": "group"}, {"storage.durability": "group"}),
+    ({"embedding_provider": HASH_PROVIDER, "assembly": {"evict_block_turns": 32}},
+     {"assembly.evict_block_turns": 32, "vector.dimensions": 32}),
+])  # fmt: skip
 def test_knobs_that_must_agree_follow_a_changed_one(changes: dict[str, Any], expected: dict[str, Any]) -> None:
     # K-006: in the profile, never in a configuration that a person wrote
     config = profiles.reference("store.db", **changes)
@@ -220,19 +208,10 @@ def test_two_stated_numbers_that_disagree_are_still_refused() -> None:
         profiles.reference("store.db", token_budget=3_000, pcp={"dosage": {"max_context_tokens": 4_000}})
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"token_budget": 0},
-        {"token_budget": "many"},
-        {"embedding_provider": 7},
-        {"no_such": 1},
-        {"vector.dimensions": 0},
-        {"search": {"no_such": 1}},
-        {"token_budget": {"a": 1}},
-        {"storage": {"adapter": {}}},
-    ],
-)
+@pytest.mark.parametrize("changes", [
+    {"token_budget": 0}, {"token_budget": "many"}, {"embedding_provider": 7}, {"no_such": 1}, {"vector.dimensions": 0},
+    {"search": {"no_such": 1}}, {"token_budget": {"a": 1}}, {"storage": {"adapter": {}}},
+])  # fmt: skip
 def test_wrong_changes_are_faults_not_crashes(changes: dict[str, Any]) -> None:
     with pytest.raises(MultipleErrors):
         profiles.reference("store.db", **changes)
@@ -309,26 +288,21 @@ def test_a_comment_says_meaning_range_and_unit(comment: str, line: str) -> None:
     assert f"{comment}\n{line}\n" in render_toml(profiles.reference("store.db", embedding_provider=HASH_PROVIDER))
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"embedding_provider": None},
-        {"summarization_provider": None, "policies": []},
-        {"policies": [{"name": "empty", "rules": []}]},
-        {"policies": [{"name": "p", "rules": [{"on": "schedule", "cron": "0 3 * * *", "actions": [PRUNE]}]}]},
-        {"retention.windows_ms": "forever", "context_window_persistence": {"kind": "permanent"}},
-        {
-            "assembly.section_shares": {'a b"c': [0.1, 0.5], "recall": [0, 1]},
-            "section_priorities.custom": [('a b"c', 1), ("x", 2)],
-        },
-        {"system_instructions": 'three\nlines """ with \\ quotes\r\nand \x00\x7f\u2028 controls ', "persona": "\n\n"},
-        {"embedding_provider": {**HASH_PROVIDER, "options": {"a b": [1, 2.5, {"c": True}], "": "x\ny", "e": {}}}},
-        {"embedding_provider": {**HASH_PROVIDER, "api_key": "env:KEY", "endpoint": "https://host/v1"}},
-        {"lock_timeout": 1, "llm_retry_config.initial_backoff": 1_001, "recall.length_weight": 1e-7},
-        {"storage.path": "env:STORE", "principal": {"kind": "agent", "id": "ä", "role": "executor", "admin": False}},
-    ],
-)
+@pytest.mark.parametrize("changes", [
+    {},
+    {"embedding_provider": None},
+    {"summarization_provider": None, "policies": []},
+    {"policies": [{"name": "empty", "rules": []}]},
+    {"policies": [{"name": "p", "rules": [{"on": "schedule", "cron": "0 3 * * *", "actions": [PRUNE]}]}]},
+    {"retention.windows_ms": "forever", "context_window_persistence": {"kind": "permanent"}},
+    {"assembly.section_shares": {'a b"c': [0.1, 0.5], "recall": [0, 1]},
+     "section_priorities.custom": [('a b"c', 1), ("x", 2)]},
+    {"system_instructions": 'three\nlines """ with \\ quotes\r\nand \x00\x7f\u2028 controls ', "persona": "\n\n"},
+    {"embedding_provider": {**HASH_PROVIDER, "options": {"a b": [1, 2.5, {"c": True}], "": "x\ny", "e": {}}}},
+    {"embedding_provider": {**HASH_PROVIDER, "api_key": "env:KEY", "endpoint": "https://host/v1"}},
+    {"lock_timeout": 1, "llm_retry_config.initial_backoff": 1_001, "recall.length_weight": 1e-7},
+    {"storage.path": "env:STORE", "principal": {"kind": "agent", "id": "ä", "role": "executor", "admin": False}},
+])  # fmt: skip
 def test_rendered_files_read_back_unchanged(changes: dict[str, Any]) -> None:
     # design section 8
     config = profiles.reference("store.db", **{"embedding_provider": HASH_PROVIDER, **changes})

@@ -180,17 +180,8 @@ WRONG: dict[str, list[Any]] = {
     "section_priorities.artifacts": NATURAL,
     "section_priorities.notes": NATURAL,
     "section_priorities.history": NATURAL,
-    "section_priorities.custom": [
-        [["a", -1]],
-        [["", 1]],
-        [["a", 1], ["a", 2]],
-        [["notes", 1]],
-        [["a"]],
-        [["a", 1, 2]],
-        [{"a": 1}],
-        {"a": 1},
-        "a",
-    ],
+    "section_priorities.custom": [[["a", -1]], [["", 1]], [["a", 1], ["a", 2]], [["notes", 1]], [["a"]], [["a", 1, 2]],
+                                  [{"a": 1}], {"a": 1}, "a"],
     "checkpoint_retention": POSITIVE,  # C-097
     "contradiction_threshold": RATIO,  # C-099
     "context_window_persistence.kind": ["Ttl", "never", 1, None],  # C-100 C-506
@@ -215,7 +206,8 @@ WRONG: dict[str, list[Any]] = {
     "embedding_cache_retention": DURATION,  # C-118
     "assembly.fill_ratio": [*RATIO, 0.0],  # C-121
     "assembly.overflow_policy": ["", "drop", None],
-    "assembly.section_shares": [  # C-219
+    "assembly.section_shares": [
+        # C-219
         {"notes": [-0.1, 1]},
         {"notes": [0, 1.1]},
         {"notes": [0.5, 0.4]},
@@ -283,7 +275,7 @@ WRONG: dict[str, list[Any]] = {
     "policies": [None, {}, "x", [1], [{}]],
     "memories": [None, {}, "x", [1], [{}]],
     "injection_rules": [None, {}, "x", [1], [{}]],
-}
+}  # fmt: skip
 
 
 @each(("path", "value"), [(path, value) for path, values in WRONG.items() for value in values])
@@ -433,40 +425,19 @@ CLASHES: list[tuple[dict[str, Any], str, str]] = [
     # C-489
     ({"vector.hnsw_ef_construction": 31}, "vector.hnsw_ef_construction", "vector.hnsw_m"),
     # C-493
-    (
-        {"vector.dimensions": 16_001, "embedding_provider.dimensions": None},
-        "vector.dimensions",
-        "storage.adapter",
-    ),
-    (
-        {"vector.dimensions": 4_001, "embedding_provider.dimensions": 4_001, "vector.index_type": "hnsw"},
-        "vector.dimensions",
-        "vector.index_type",
-    ),
+    ({"vector.dimensions": 16_001, "embedding_provider.dimensions": None}, "vector.dimensions", "storage.adapter"),
+    ({"vector.dimensions": 4_001, "embedding_provider.dimensions": 4_001, "vector.index_type": "hnsw"},
+     "vector.dimensions", "vector.index_type"),
     # C-464: windows may not be promised longer than they are kept
-    (
-        {"context_window_persistence.ttl_ms": "31d"},
-        "context_window_persistence.ttl_ms",
-        "retention.windows_ms",
-    ),
-    (
-        {"context_window_persistence": {"kind": "permanent"}},
-        "context_window_persistence.kind",
-        "retention.windows_ms",
-    ),
-    (
-        {"context_window_persistence.kind": "ephemeral"},
-        "context_window_persistence.ttl_ms",
-        "context_window_persistence.kind",
-    ),
+    ({"context_window_persistence.ttl_ms": "31d"}, "context_window_persistence.ttl_ms", "retention.windows_ms"),
+    ({"context_window_persistence": {"kind": "permanent"}}, "context_window_persistence.kind", "retention.windows_ms"),
+    ({"context_window_persistence.kind": "ephemeral"}, "context_window_persistence.ttl_ms",
+     "context_window_persistence.kind"),
     # C-281
-    (
-        {"pcp.anti_sprawl.vocabulary_enforcement": True},
-        "pcp.anti_sprawl.vocabulary_enforcement",
-        "pcp.anti_sprawl.vocabulary",
-    ),
+    ({"pcp.anti_sprawl.vocabulary_enforcement": True}, "pcp.anti_sprawl.vocabulary_enforcement",
+     "pcp.anti_sprawl.vocabulary"),
     ({"principal.role": "reviewer"}, "principal.role", "principal.kind"),  # M-118
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("changes", "option_a", "option_b"), CLASHES)
@@ -505,14 +476,9 @@ def test_without_any_vectors_nothing_can_be_embedded() -> None:
     del data["embedding_provider"], data["previous_embedding_provider"]
     found = faults(data)
     assert [error.context["option_a"] for error in found] == [
-        "embedding.embed.artifact",
-        "embedding.embed.default",
-        "embedding.embed.note",
-        "embedding.embed.scope",
-        "embedding.embed.todo",
-        "embedding.embed.turn",
-        "search.weights.vector",
-    ]
+        "embedding.embed.artifact", "embedding.embed.default", "embedding.embed.note", "embedding.embed.scope",
+        "embedding.embed.todo", "embedding.embed.turn", "search.weights.vector",
+    ]  # fmt: skip
     data["embedding"]["embed"] = {"default": "off"}
     data["search"]["weights"] = {"vector": 0.0, "keyword": 0.7, "graph": 0.2, "importance": 0.1}
     assert CaliberConfig.from_mapping(data).vector is None

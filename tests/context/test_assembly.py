@@ -36,14 +36,9 @@ def test_every_source_has_its_section(world: Any) -> None:
     window = world.window(extra_sections={"facts": "water is wet"})
     types = [item.section_type for item in window.sections]
     assert types == [
-        SectionType.SYSTEM,
-        SectionType.PERSONA,
-        SectionType.USER,
-        SectionType.ARTIFACTS,
-        SectionType.NOTES,
-        SectionType.CUSTOM,
-        SectionType.HISTORY,
-    ]
+        SectionType.SYSTEM, SectionType.PERSONA, SectionType.USER, SectionType.ARTIFACTS, SectionType.NOTES,
+        SectionType.CUSTOM, SectionType.HISTORY,
+    ]  # fmt: skip
     assert [item.priority for item in window.sections] == [100, 95, 90, 80, 70, 65, 60]  # C-051
     assert window.text == (
         "# System\nBe brief.\n\n# Persona\nA librarian.\n\n# Conversation\nuser: hello\n\n"
@@ -90,15 +85,8 @@ def test_stable_first_puts_what_changes_least_first(world: Any) -> None:
     world.note("tests use make")
     window = world.window(extra_sections={"facts": "water is wet", "persona": "A librarian."})
     assert [item.name for item in window.sections] == [
-        "system",
-        "persona",
-        "facts",
-        "history",
-        "user",
-        "artifacts",
-        "notes",
-        "current",
-    ]
+        "system", "persona", "facts", "history", "user", "artifacts", "notes", "current",
+    ]  # fmt: skip
     assert window.text == (
         "# System\nBe brief.\n\n# Persona\nA librarian.\n\n# facts\nwater is wet\n\n# History\n- we began\n\n"
         "# Conversation\nuser: hello\n\nassistant: hi\n\n# Artifacts\n[fact]\n    x = 1\n\n"

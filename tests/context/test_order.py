@@ -74,15 +74,10 @@ def test_messages_are_in_openai_form(world: Any) -> None:
         {"role": "assistant", "content": "hi"},
         {"role": "user", "content": "# Notes\n- build (fact): n", "name": "memory"},
         {"role": "user", "content": "look it up", "name": "ann"},
-        {
-            "role": "assistant",
-            "content": "one moment",
-            "tool_calls": [
-                {"id": call_id, "type": "function", "function": {"name": "search", "arguments": '{"q": 1}'}}
-            ],
-        },
+        {"role": "assistant", "content": "one moment",
+         "tool_calls": [{"id": call_id, "type": "function", "function": {"name": "search", "arguments": '{"q": 1}'}}]},
         {"role": "tool", "content": "found", "name": "search", "tool_call_id": call_id},
-    ]
+    ]  # fmt: skip
     assert content(window, "user") == "# Conversation\nuser: hello\n\nassistant: hi\n\n"
     assert content(window, "current") == (
         "# Now\nuser ann: look it up\n\n"

@@ -92,21 +92,16 @@ ANTHROPIC = [
     {"role": "user", "content": [{"type": "text", "text": "hello"}]},
     {
         "role": "assistant",
-        "content": [
-            dict(SIGNED[0]),
-            {"type": "text", "text": "I look."},
-            {"type": "tool_use", "id": "c1", "name": "f", "input": {}},
-        ],
+        "content": [dict(SIGNED[0]), {"type": "text", "text": "I look."},
+                    {"type": "tool_use", "id": "c1", "name": "f", "input": {}}],
     },
     {
         "role": "user",
-        "content": [
-            {"type": "tool_result", "tool_use_id": "c1", "content": "1", "is_error": True},
-            {"type": "text", "text": "and?"},
-        ],
+        "content": [{"type": "tool_result", "tool_use_id": "c1", "content": "1", "is_error": True},
+                    {"type": "text", "text": "and?"}],
     },
     {"role": "assistant", "content": [{"type": "text", "text": "done"}]},
-]
+]  # fmt: skip
 Plant = Callable[[list[Any]], object]
 OPENAI_PLANTS: dict[str, Plant] = {
     "no result": lambda each: each.pop(3),

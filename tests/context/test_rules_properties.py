@@ -47,22 +47,13 @@ records = st.fixed_dictionaries(
     }
 )
 FILTERS: dict[str, list[str]] = {
-    "note": [
-        "confidence > 0.4",
-        'note_type = "fact" or confidence < 0.3',
-        'content contains "a" and valid_until > now()',
-        'content ~ "b+"',
-    ],
+    "note": ["confidence > 0.4", 'note_type = "fact" or confidence < 0.3',
+             'content contains "a" and valid_until > now()', 'content ~ "b+"'],
     "artifact": ['artifact_type = "fact"', "trajectory_id = current_trajectory", 'artifact_type != "fact"'],
     "scope": ["sequence > 0", 'summary contains "a"', "trajectory_id = current_trajectory"],
-    "turn_buffer": [
-        'role = "user"',
-        "turn_number > 2",
-        'role != "tool"',
-        'trust != "web"',
-        "trajectory_id = current_trajectory",
-    ],
-}
+    "turn_buffer": ['role = "user"', "turn_number > 2", 'role != "tool"', 'trust != "web"',
+                    "trajectory_id = current_trajectory"],
+}  # fmt: skip
 modes = st.one_of(
     st.just({"kind": "full"}),
     st.just({"kind": "summary"}),

@@ -211,18 +211,10 @@ NOTHING: dict[str, Any] = {
     "pause": False,
 }
 NO_TURNS = {
-    "critical_priority": 60,
-    "compress_ratio": 0.5,
-    "max_turns": 0,
-    "artifact_limit": 0,
-    "note_search_limit": 0,
-    "summary_limit": 0,
-    "recent_exchanges": 0,
-    "recent_from_tokens": 0,
-    "evict_share": 0.05,
-    "spare_share": 0.0,
+    "critical_priority": 60, "compress_ratio": 0.5, "max_turns": 0, "artifact_limit": 0, "note_search_limit": 0,
+    "summary_limit": 0, "recent_exchanges": 0, "recent_from_tokens": 0, "evict_share": 0.05, "spare_share": 0.0,
     "duplicate_similarity": 0.5,
-}
+}  # fmt: skip
 
 
 @many

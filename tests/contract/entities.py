@@ -186,77 +186,36 @@ def _other_value(column: Column, old: Any) -> Any:
 # --- values at the edges of a column's range -------------------------------------------------------
 
 TEXTS: Final = (
-    "",
-    " ",
-    " spaces around ",
-    "line\nline\r\n\ttab",
-    "\x00",
-    "a\x00b\x00",
-    "\x01\x1f\x7f\x80",
-    "\\x00 \\u0000 \\",
-    "x'); COMMIT; --",
-    '"quoted" $1 ?1 %s {}',
-    "null",
-    "é" * 300,
-    "e\u0301 is not \u00e9",
-    "\U0001f9e0 \u202eright to left",
-    "\ufeff\ufffe\uffff\ufffd\U0010ffff",
-    "Straße ß SS ı İ",
-)
+    "", " ", " spaces around ", "line\nline\r\n\ttab", "\x00", "a\x00b\x00", "\x01\x1f\x7f\x80", "\\x00 \\u0000 \\",
+    "x'); COMMIT; --", '"quoted" $1 ?1 %s {}', "null", "é" * 300, "e\u0301 is not \u00e9",
+    "\U0001f9e0 \u202eright to left", "\ufeff\ufffe\uffff\ufffd\U0010ffff", "Straße ß SS ı İ",
+)  # fmt: skip
 """No two of them are equal under any collation or normal form."""
 
 _JSON: Final[dict[str, tuple[Any, ...]]] = {
-    "tool_calls": (
-        (),
-        (ToolCall("", "", ""),),
-        (ToolCall("a\x00", "f\U0001f9e0", '{"a": 1.0}'), ToolCall("2", "g", "not JSON")),
-    ),
+    "tool_calls": ((), (ToolCall("", "", ""),),
+                   (ToolCall("a\x00", "f\U0001f9e0", '{"a": 1.0}'), ToolCall("2", "g", "not JSON"))),
     "thinking": ((), ({"type": "thinking", "thinking": "a\x00b", "signature": "\U0001f9e0"}, {"type": "é"})),
-    "payload": (
-        {},
-        {"b": 1, "a": None, "": {"": []}},
-        {"\x00": "a\x00b", "\\u0000": "\\x00", "é": "\U0010ffff"},
-        {"numbers": [0, -1, 2**53, -(2**53), 0.1, -1.5, 1e300, 5e-324, 1.0], "logic": [True, False, None]},
-    ),
+    "payload": ({}, {"b": 1, "a": None, "": {"": []}}, {"\x00": "a\x00b", "\\u0000": "\\x00", "é": "\U0010ffff"},
+                {"numbers": [0, -1, 2**53, -(2**53), 0.1, -1.5, 1e300, 5e-324, 1.0], "logic": [True, False, None]}),
     "counts": ({}, {"note": 0, "turn": 1}, {"": INT64_MAX, "a\x00b": -1, "é": 2**53 + 1}),
     "outcome": (
         TrajectoryOutcome(OutcomeStatus.SUCCESS, "", (), (), 0, 0, 0),
         TrajectoryOutcome(
-            OutcomeStatus.FAILURE,
-            "\x00é",
-            (ArtifactId(uuid.UUID(int=0)),),
-            (NoteId(uuid.UUID(int=1)),) * 2,
-            INT64_MAX,
-            INT64_MAX,
-            1,
+            OutcomeStatus.FAILURE, "\x00é", (ArtifactId(uuid.UUID(int=0)),), (NoteId(uuid.UUID(int=1)),) * 2, INT64_MAX,
+            INT64_MAX, 1,
         ),
     ),
-    "memory_access": (
-        MemoryAccess({}, {}),
-        MemoryAccess({"note": "all", "turn": "own"}, {"": "\x00", "a\x00b": "\U0001f9e0"}),
-    ),
+    "memory_access": (MemoryAccess({}, {}),
+                      MemoryAccess({"note": "all", "turn": "own"}, {"": "\x00", "a\x00b": "\U0001f9e0"})),
     "result": (
         DelegationResult(OutcomeStatus.SUCCESS),
         DelegationResult(
-            OutcomeStatus.FAILURE,
-            "\x00é",
-            (ArtifactId(uuid.UUID(int=0)),),
-            (NoteId(uuid.UUID(int=1)),) * 2,
-            "a\x00b",
+            OutcomeStatus.FAILURE, "\x00é", (ArtifactId(uuid.UUID(int=0)),), (NoteId(uuid.UUID(int=1)),) * 2, "a\x00b",
         ),
     ),
-    "value": (
-        {"a": 1},
-        None,
-        False,
-        0.1,
-        2**53,
-        "a\x00b \\u0000 \U0010ffff",
-        [],
-        {},
-        [None, {"\x00": [[]], "": -1.5}],
-    ),
-}
+    "value": ({"a": 1}, None, False, 0.1, 2**53, "a\x00b \\u0000 \U0010ffff", [], {}, [None, {"\x00": [[]], "": -1.5}]),
+}  # fmt: skip
 _FIELDS: Final[dict[str, tuple[Any, ...]]] = {
     "ttl": (TTL(TTLKind.PERSISTENT), TTL(TTLKind.DURATION, 1), TTL(TTLKind.DURATION, INT64_MAX)),
 }

@@ -148,68 +148,39 @@ def test_policies_compile_in_their_order() -> None:
     assert second.rules[1].cron == "0 0 * * *"
 
 
-@pytest.mark.parametrize(
-    ("body", "said"),
-    [
-        ("config { token_bugdet: 9 }", "2:24: error: token_bugdet: there is no such knob; did you mean token_budget?"),
-        ("config { search.mode: residnt }", "2:23: error: search.mode: must be 'resident' or 'backend'"),
-        (
-            "config { token_budget: 1 token_budget: 2 }",
-            "2:40: error: token_budget is set already in line 2 of agent.caliber",
-        ),
-        (
-            "config { token_budget: a = b }",
-            "2:24: error: a knob is set to a word, text, number, duration, list or table",
-        ),
-        ('config { on task_end: [notify("x")] }', "2:10: error: rules belong in policies"),
-        (
-            "config { embedding_provider: locl } provider local { }",
-            "2:30: error: there is no provider locl; did you mean `local`?",
-        ),
-        ("provider local { model: x }", "2:10: error: nothing names the provider local"),
-        ('adapter a { connection: "x" }', "2:9: error: an adapter needs a type; expected sqlite or postgres"),
-        ("adapter a { type: sqlit }", "2:19: error: unknown type of adapter; did you mean `sqlite`?"),
-        ("adapter a { type: sqlite tpye: 1 }", "2:26: error: adapter definitions have no tpye; did you mean `type`?"),
-        ("adapter a { type: sqlite type: sqlite }", "2:26: error: type is given twice"),
-        (
-            "adapter a { type: sqlite } adapter b { type: sqlite }",
-            "2:36: error: a store is in one database, and there is the adapter a already",
-        ),
-        ('adapter a { type: sqlite options: { "raeders": 3 } }', "2:48: error: storage.raeders: there is no such knob"),
-        ("adapter a { type: sqlite options: 3 }", "2:35: error: options are a table"),
-        (
-            'policy p { on task_ended: [notify("x")] }',
-            "2:15: error: task_ended is not a trigger; did you mean `task_end`?",
-        ),
-        ('policy p { on schedule: [notify("x")] }', "2:15: error: schedule needs its cron fields"),
-        (
-            'policy p { on schedule("0 0 99 * *"): [notify("x")] }',
-            "2:15: error: cron: must be a cron",
-        ),
-        ("policy p { on task_end: [sumarize(scope)] }", "2:26: error: unknown action; did you mean `summarize(…)`?"),
-        (
-            "policy p { on task_end: [summarize(scop)] }",
-            "2:36: error: there is no memory scop; did you mean `scope`?",
-        ),
-        (
-            "policy p { on task_end: [summarize(note)] }",
-            "2:36: error: the target of summarize must be",
-        ),
-        (
-            "policy p { on task_end: [prune(note, older(3d))] }",
-            "2:38: error: prune takes older_than(30d) or below_confidence(0.3)",
-        ),
-        (
-            "policy p { on task_end: [prune(note, below_confidence(3))] }",
-            "2:26: error: below_confidence: ",
-        ),
-        ("policy p { on task_end: [notify(done)] }", "2:26: error: notify takes the name of a channel"),
-        ("policy p { on task_end: [] }", "2:25: error: actions: "),
-        ("policy p { type: meta }", "2:12: error: a policy holds rules: on trigger: [actions]"),
-        ("policy p { } policy p { }", "2:21: error: the policy p is declared twice"),
-        ('include "other.caliber"', "2:1: error: only files can include others"),
-    ],
-)
+@pytest.mark.parametrize(("body", "said"), [
+    ("config { token_bugdet: 9 }", "2:24: error: token_bugdet: there is no such knob; did you mean token_budget?"),
+    ("config { search.mode: residnt }", "2:23: error: search.mode: must be 'resident' or 'backend'"),
+    ("config { token_budget: 1 token_budget: 2 }",
+     "2:40: error: token_budget is set already in line 2 of agent.caliber"),
+    ("config { token_budget: a = b }", "2:24: error: a knob is set to a word, text, number, duration, list or table"),
+    ('config { on task_end: [notify("x")] }', "2:10: error: rules belong in policies"),
+    ("config { embedding_provider: locl } provider local { }",
+     "2:30: error: there is no provider locl; did you mean `local`?"),
+    ("provider local { model: x }", "2:10: error: nothing names the provider local"),
+    ('adapter a { connection: "x" }', "2:9: error: an adapter needs a type; expected sqlite or postgres"),
+    ("adapter a { type: sqlit }", "2:19: error: unknown type of adapter; did you mean `sqlite`?"),
+    ("adapter a { type: sqlite tpye: 1 }", "2:26: error: adapter definitions have no tpye; did you mean `type`?"),
+    ("adapter a { type: sqlite type: sqlite }", "2:26: error: type is given twice"),
+    ("adapter a { type: sqlite } adapter b { type: sqlite }",
+     "2:36: error: a store is in one database, and there is the adapter a already"),
+    ('adapter a { type: sqlite options: { "raeders": 3 } }', "2:48: error: storage.raeders: there is no such knob"),
+    ("adapter a { type: sqlite options: 3 }", "2:35: error: options are a table"),
+    ('policy p { on task_ended: [notify("x")] }', "2:15: error: task_ended is not a trigger; did you mean `task_end`?"),
+    ('policy p { on schedule: [notify("x")] }', "2:15: error: schedule needs its cron fields"),
+    ('policy p { on schedule("0 0 99 * *"): [notify("x")] }', "2:15: error: cron: must be a cron"),
+    ("policy p { on task_end: [sumarize(scope)] }", "2:26: error: unknown action; did you mean `summarize(…)`?"),
+    ("policy p { on task_end: [summarize(scop)] }", "2:36: error: there is no memory scop; did you mean `scope`?"),
+    ("policy p { on task_end: [summarize(note)] }", "2:36: error: the target of summarize must be"),
+    ("policy p { on task_end: [prune(note, older(3d))] }",
+     "2:38: error: prune takes older_than(30d) or below_confidence(0.3)"),
+    ("policy p { on task_end: [prune(note, below_confidence(3))] }", "2:26: error: below_confidence: "),
+    ("policy p { on task_end: [notify(done)] }", "2:26: error: notify takes the name of a channel"),
+    ("policy p { on task_end: [] }", "2:25: error: actions: "),
+    ("policy p { type: meta }", "2:12: error: a policy holds rules: on trigger: [actions]"),
+    ("policy p { } policy p { }", "2:21: error: the policy p is declared twice"),
+    ('include "other.caliber"', "2:1: error: only files can include others"),
+])  # fmt: skip
 def test_faults_of_meaning_are_said_where_they_stand(body: str, said: str) -> None:
     # C-122, C-124, C-147 to C-160
     (fault,) = faults_of(body)

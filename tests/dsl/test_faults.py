@@ -40,15 +40,8 @@ def test_all_faults_of_a_file_are_found_in_one_run() -> None:
     # C-172, C-122
     found = faults_of(BROKEN)
     assert [(fault.line, fault.column) for fault in found] == [
-        (3, 10),
-        (4, 46),
-        (6, 3),
-        (10, 16),
-        (12, 13),
-        (13, 33),
-        (17, 5),
-        (18, 3),
-    ]
+        (3, 10), (4, 46), (6, 3), (10, 16), (12, 13), (13, 33), (17, 5), (18, 3),
+    ]  # fmt: skip
     assert found[2].suggestion == "policy"
     assert "units are ms, s, m, h, d, w" in found[3].reason
     assert "lower-case" in found[4].reason

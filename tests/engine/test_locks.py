@@ -105,21 +105,10 @@ def test_a_lock_guards_the_writes_of_its_holder_alone(name: str, agent: Any) -> 
     ALSO_GUARDED[name](holder, token_of(lock))
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"lease_ms": 0},
-        {"lease_ms": -1},
-        {"lease_ms": 2**62},
-        {"lease_ms": "long"},
-        {"mode": "half"},
-        {"wait_ms": -1},
-        {"holder": ""},
-        {"holder": None},
-        {"resource": ""},
-        {"resource": 5},
-    ],
-)
+@pytest.mark.parametrize("wrong", [
+    {"lease_ms": 0}, {"lease_ms": -1}, {"lease_ms": 2**62}, {"lease_ms": "long"}, {"mode": "half"}, {"wait_ms": -1},
+    {"holder": ""}, {"holder": None}, {"resource": ""}, {"resource": 5},
+])  # fmt: skip
 def test_wrong_lock_is_refused(wrong: dict[str, Any], agent: Any) -> None:
     arguments = {"resource": "r", "holder": "a", "lease_ms": 1_000, **wrong}
     with pytest.raises(InputError):

@@ -31,17 +31,9 @@ from caliber.storage.protocol import Place
 NAME = "Zoë O'Brien-Łuk"
 
 
-@each(
-    "text",
-    [
-        "{}",
-        "«{}»",
-        "x\n{}'s",
-        "to:{}@example.org",
-        "_{}_",
-        "{}\u0301",
-    ],
-)
+@each("text", [
+    "{}", "«{}»", "x\n{}'s", "to:{}@example.org", "_{}_", "{}\u0301",
+])  # fmt: skip
 @each("form", ["NFC", "NFD", "NFKC", "NFKD"])
 @each("case", [str, str.upper, str.lower, str.swapcase])
 def test_a_name_is_found_however_it_is_written(text: str, form: str, case: type[str]) -> None:

@@ -192,22 +192,16 @@ def schedule(memory: caliber.Caliber, arm: Callable[[], None], clock: FixedClock
 
 WORK: dict[str, tuple[Callable[..., None], dict[str, Any]]] = {
     "learning": (learning, {}),
-    "a turn's policy": (
-        turn_policy,
-        {"policies": [policy("turn", {"action": "summarize", "target": "turn_buffer"})]},
-    ),
+    "a turn's policy": (turn_policy, {"policies": [policy("turn", {"action": "summarize", "target": "turn_buffer"})]}),
     "the closing of a scope": (
-        scope_close,
-        {"policies": [policy("scope_close", {"action": "extract_artifacts", "target": "turn_buffer"})]},
+        scope_close, {"policies": [policy("scope_close", {"action": "extract_artifacts", "target": "turn_buffer"})]}
     ),
-    "the end of a task": (
-        task_end,
-        {"policies": [policy("task_end", {"action": "summarize", "target": "turn_buffer"})]},
-    ),
+    "the end of a task": (task_end,
+                          {"policies": [policy("task_end", {"action": "summarize", "target": "turn_buffer"})]}),
     "summaries of turns": (blocks, {"assembly__evict_block_turns": 4}),
     "summaries of the person's turns": (blocks_of_the_person, {"assembly__evict_block_turns": 4}),
     "a schedule": (schedule, {"memories": [SCHEDULED]}),
-}
+}  # fmt: skip
 
 
 def left(backend: Any, memory: caliber.Caliber, folder: Path) -> set[tuple[str, bytes]]:

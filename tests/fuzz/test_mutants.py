@@ -37,30 +37,20 @@ MUTANTS: dict[str, dict[str, tuple[str, str]]] = {
         "an offset that falls is hashed": ("from < 0 || to < from ||", "from < 0 ||"),
     },
     "digest/sha256_avx2.c": {
-        "the last lane is not stored": (
-            "l < LANES; l++) {\n        _mm256_storeu",
-            "l < LANES - 1; l++) {\n        _mm256_storeu",
-        ),
-        "two lanes exchanged": (
-            "r[i] = _mm256_permute2x128_si256(b[i], b[i + 4], 0x20)",
-            "r[i] = _mm256_permute2x128_si256(b[i], b[i + 4], 0x02)",
-        ),
+        "the last lane is not stored": ("l < LANES; l++) {\n        _mm256_storeu",
+                                        "l < LANES - 1; l++) {\n        _mm256_storeu"),
+        "two lanes exchanged": ("r[i] = _mm256_permute2x128_si256(b[i], b[i + 4], 0x20)",
+                                "r[i] = _mm256_permute2x128_si256(b[i], b[i + 4], 0x02)"),
         "words of a block off by one": ("w[(t + 9) & 15]", "w[(t + 10) & 15]"),
-        "the second half block is the first": (
-            "load_words(data, 64 * block + 32, w + 8);",
-            "load_words(data, 64 * block, w + 8);",
-        ),
+        "the second half block is the first": ("load_words(data, 64 * block + 32, w + 8);",
+                                               "load_words(data, 64 * block, w + 8);"),
     },
     "digest/sha256_shani.c": {
         "one schedule step too few": ("if (i < 12) {", "if (i < 11) {"),
-        "the second lane adds the first's state": (
-            "_mm_add_epi32(cdgh[l], cdgh_before[l])",
-            "_mm_add_epi32(cdgh[l], cdgh_before[0])",
-        ),
+        "the second lane adds the first's state": ("_mm_add_epi32(cdgh[l], cdgh_before[l])",
+                                                   "_mm_add_epi32(cdgh[l], cdgh_before[0])"),
     },
-    "digest/sha256_scalar.c": {
-        "a rotation off by one": ("rotate(e, 25)", "rotate(e, 24)"),
-    },
+    "digest/sha256_scalar.c": {"a rotation off by one": ("rotate(e, 25)", "rotate(e, 24)")},
     "uuid7/uuid7.c": {
         "the counter has 4097 values": ("state->counter < COUNTER_MAX", "state->counter <= COUNTER_MAX"),
         "the counter starts anywhere": ("COUNTER_SEED_BITS 0x7FFU", "COUNTER_SEED_BITS 0xFFFU"),
@@ -68,51 +58,36 @@ MUTANTS: dict[str, dict[str, tuple[str, str]]] = {
         "a clock one behind is followed": ("unix_ms > state->unix_ms", "unix_ms + 1 > state->unix_ms"),
         "time goes one too far": ("state->unix_ms + 1 < TIMESTAMP_LIMIT", "state->unix_ms < TIMESTAMP_LIMIT"),
         "the variant has one bit": ("entropy[0] & 0x3FU", "entropy[0] & 0x7FU"),
-        "the last byte is not random": (
-            "for (int byte = 1; byte < 8; byte++) {",
-            "for (int byte = 1; byte < 7; byte++) {",
-        ),
+        "the last byte is not random": ("for (int byte = 1; byte < 8; byte++) {",
+                                        "for (int byte = 1; byte < 7; byte++) {"),
         "every id has the same random bits": ("entropy += ENTROPY_PER_ID, out", "out"),
     },
     "tokens/tokens.c": {
-        "an estimate is rounded down": (
-            "(rest * denominator + numerator - 1) / numerator",
-            "rest * denominator / numerator",
-        ),
-        "what overflows is returned": (
-            "whole > ((uint64_t)INT64_MAX - partial) / denominator",
-            "whole > UINT64_MAX / denominator",
-        ),
+        "an estimate is rounded down": ("(rest * denominator + numerator - 1) / numerator",
+                                        "rest * denominator / numerator"),
+        "what overflows is returned": ("whole > ((uint64_t)INT64_MAX - partial) / denominator",
+                                       "whole > UINT64_MAX / denominator"),
         "an end at the end of the data is refused": ("(uint64_t)to > size", "(uint64_t)to >= size"),
     },
     "rank/rank.c": {
-        "older before younger": (
-            "return ascending_i64(columns->age_us[i]);",
-            "return ~ascending_i64(columns->age_us[i]);",
-        ),
+        "older before younger": ("return ascending_i64(columns->age_us[i]);",
+                                 "return ~ascending_i64(columns->age_us[i]);"),
         "halves of the tie exchanged": ("return columns->tie[2 * i];", "return columns->tie[2 * i + 1];"),
         "equal keys out of their order": ("entries[hole - 1].key > moved.key", "entries[hole - 1].key >= moved.key"),
         "minus zero below zero": ("const float positive_zero = x + 0.0F;", "const float positive_zero = x;"),
         "runs of equal keys not sorted further": ("if (end - start > 1) {", "if (end - start > 2) {"),
-        "a digit passed over": (
-            "? differing >> (shift + bits) << (shift + bits)",
-            "? differing >> (shift + bits + 1) << (shift + bits + 1)",
-        ),
+        "a digit passed over": ("? differing >> (shift + bits) << (shift + bits)",
+                                "? differing >> (shift + bits + 1) << (shift + bits + 1)"),
         "the spare half returned": ("if (from != entries) {", "if (from == spare && n > 100) {"),
         "one separator too many in a group": ("cost += (members - 1) *", "cost += members *"),
         "a group is as relevant as its first member": (
-            "if (columns->relevance[i] > best) {",
-            "if (columns->relevance[i] < best) {",
+            "if (columns->relevance[i] > best) {", "if (columns->relevance[i] < best) {"
         ),
-        "a group over two sections": (
-            "columns->section[after] != columns->section[i]",
-            "columns->section[after] > columns->section[i]",
-        ),
+        "a group over two sections": ("columns->section[after] != columns->section[i]",
+                                      "columns->section[after] > columns->section[i]"),
         "members of a refused group not told so": ("? CAL_FILL_EXCLUDED_GROUP : code;", "? code : code;"),
-        "a full section is over its budget": (
-            "before + cost > f->section_budget[section]",
-            "before + cost >= f->section_budget[section]",
-        ),
+        "a full section is over its budget": ("before + cost > f->section_budget[section]",
+                                              "before + cost >= f->section_budget[section]"),
         "a section's budget of 0 is none": ("f->section_budget[section] >= 0 &&", "f->section_budget[section] > 0 &&"),
         "a full budget is passed": ("f->used + cost > f->budget", "f->used + cost > f->budget + 1"),
         "a section starts with a separator": (
@@ -123,17 +98,13 @@ MUTANTS: dict[str, dict[str, tuple[str, str]]] = {
             "    if (f->used + cost > f->budget) {\n",
             "    f->section_used[section] = before + cost;\n    if (f->used + cost > f->budget) {\n",
         ),
-        "one section too many": (
-            "sections > most ? most + 1 : (uint32_t)sections",
-            "sections > most ? most + 1 : (uint32_t)sections + 1",
-        ),
+        "one section too many": ("sections > most ? most + 1 : (uint32_t)sections",
+                                 "sections > most ? most + 1 : (uint32_t)sections + 1"),
         "a negative cost": ("(uint32_t)(columns->tokens[i] < 0) |", "(uint32_t)(columns->tokens[i] < -5) |"),
     },
-    "keyword/words.c": {
-        "a word of 257 bytes": ("+ step > WORD_BYTES", "+ step > WORD_BYTES + 1"),
-        "a word that another begins with": ("- start == size &&", "- start >= size &&"),
-        "a single dense character lost": ("if (characters == 1 &&", "if (characters == 3 &&"),
-    },
+    "keyword/words.c": {"a word of 257 bytes": ("+ step > WORD_BYTES", "+ step > WORD_BYTES + 1"),
+                        "a word that another begins with": ("- start == size &&", "- start >= size &&"),
+                        "a single dense character lost": ("if (characters == 1 &&", "if (characters == 3 &&")},
     "keyword/postings.c": {
         "a slice without room for its link": ("(uint16_t)(size - 1);", "(uint16_t)size;"),
         "a count that is just reached": ("COUNTS[code] > count", "COUNTS[code] >= count && code"),
@@ -143,17 +114,13 @@ MUTANTS: dict[str, dict[str, tuple[str, str]]] = {
         "found although left out": ("!(place || kept[document])", "0"),
         "left out although asked for": ("!(place || kept[document])", "!kept[document]"),
         "a neighbour that is not found": ("touch_neighbours(&r);", ""),
-        "a place that is not given back": (
-            "places[found[i]] = 0;\n    }\n    *found",
-            "places[found[i]] = i == 0;\n    }\n    *found",
-        ),
+        "a place that is not given back": ("places[found[i]] = 0;\n    }\n    *found",
+                                           "places[found[i]] = i == 0;\n    }\n    *found"),
         "a document asked for twice": (" || places[found[i]])", ")"),
         "a tie looked up where the score is": ("h = {ids, best, tie, rows, 0, k}", "h = {ids, best, tie, NULL, 0, k}"),
         "a link taken from the entry before": ("w->entries + w->count;", "w->entries + w->count - 1;"),
-        "the first posting counted twice": (
-            "        postings->first[term] = entry;\n        return;",
-            "        postings->first[term] = entry;",
-        ),
+        "the first posting counted twice": ("        postings->first[term] = entry;\n        return;",
+                                            "        postings->first[term] = entry;"),
         "equal to the worst of the best dropped": ("score >= best[0]", "score > best[0]"),
         "a phrase that starts in the middle": ("state = (state << 1 | 1) & here;", "state = (state << 1 | 3) & here;"),
         "128 in one byte": ("for (; value >= 0x80; value >>= 7)", "for (; value > 0x80; value >>= 7)"),
@@ -209,10 +176,8 @@ MUTANTS: dict[str, dict[str, tuple[str, str]]] = {
         "a half's exponent": ("(exponent + 112) << 23", "(exponent + 111) << 23"),
         "missing values are not counted": ("column->missing++;", ""),
         "a missing number is what was there": ("memset(to, 0, width);", ""),
-        "a bit of the row before": (
-            "column->validity[row / 8] |= (uint8_t)(1U << (row % 8));",
-            "column->validity[row / 8] |= 1;",
-        ),
+        "a bit of the row before": ("column->validity[row / 8] |= (uint8_t)(1U << (row % 8));",
+                                    "column->validity[row / 8] |= 1;"),
         "a trailer is a row": ("if (fields == TRAILER) {", "if (fields == TRAILER - 1) {"),
         "a row too many": ("if (*rows == rows_max) {", "if (*rows > rows_max) {"),
         "a row that is not there to its end": ("*consumed = size - in.left;", "*consumed = size;"),
@@ -220,7 +185,7 @@ MUTANTS: dict[str, dict[str, tuple[str, str]]] = {
         "text that is none": ("return cal_copy_text(p, f->size);", "return 0;"),
         "an item that is none": ("text ? cal_copy_text(p + at, length) : 0", "0"),
     },
-}
+}  # fmt: skip
 
 
 class Built:

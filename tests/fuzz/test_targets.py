@@ -24,16 +24,9 @@ pytestmark = [pytest.mark.prove, pytest.mark.skipif(native_builds.COMPILER is No
 
 # Inputs made from the seed for each target: what takes about half a second.
 RUNS = {
-    "calibrated_tokens": 1000,
-    "copy": 10_000,
-    "keyword": 4000,
-    "pairs": 100,
-    "rank_and_fill": 1000,
-    "sha256_spans": 2000,
-    "token_spans": 10_000,
-    "topk": 200,
-    "uuid7": 5000,
-}
+    "calibrated_tokens": 1000, "copy": 10_000, "keyword": 4000, "pairs": 100, "rank_and_fill": 1000,
+    "sha256_spans": 2000, "token_spans": 10_000, "topk": 200, "uuid7": 5000,
+}  # fmt: skip
 
 
 class Built:
@@ -80,29 +73,20 @@ DIFFERENT = "does not hold"
 FAULTS: dict[str, tuple[str, Change, str]] = {
     "a byte after a span is read": (
         "sha256_spans",
-        (
-            "digest/sha256.c",
-            "memcpy(l->tail, l->data + whole * BLOCK, rest);",
-            "memcpy(l->tail, l->data + whole * BLOCK, rest + 1);",
-        ),
+        ("digest/sha256.c", "memcpy(l->tail, l->data + whole * BLOCK, rest);",
+         "memcpy(l->tail, l->data + whole * BLOCK, rest + 1);"),
         OUT_OF_BOUNDS,
     ),
     "an offset after the last is read": (
         "sha256_spans",
-        (
-            "digest/sha256.c",
-            "running[i] = running[--active];",
-            "(void)offset_at(s, next + 1), running[i] = running[--active];",
-        ),
+        ("digest/sha256.c", "running[i] = running[--active];",
+         "(void)offset_at(s, next + 1), running[i] = running[--active];"),
         OUT_OF_BOUNDS,
     ),
     "a row's tail is loaded as a whole register": (
         "topk",
-        (
-            "vectors/vectors_avx2.c",
-            "memcpy(padded, from, count * sizeof(float));",
-            "memcpy(padded, from, sizeof padded);",
-        ),
+        ("vectors/vectors_avx2.c", "memcpy(padded, from, count * sizeof(float));",
+         "memcpy(padded, from, sizeof padded);"),
         OUT_OF_BOUNDS,
     ),
     "scratch of a search is counted too small": (
@@ -112,20 +96,13 @@ FAULTS: dict[str, tuple[str, Change, str]] = {
     ),
     "a mask is read for one row too many": (
         "topk",
-        (
-            "vectors/topk.c",
-            "for (; i < count; i++) {\n        bits |=",
-            "for (; i <= count; i++) {\n        bits |=",
-        ),
+        ("vectors/topk.c", "for (; i < count; i++) {\n        bits |=", "for (; i <= count; i++) {\n        bits |="),
         OUT_OF_BOUNDS,
     ),
     "codes are read for one row too many": (
         "pairs",
-        (
-            "vectors/pairs.c",
-            "end - start, queries[q].codes, dots);",
-            "end - start + (end - start < CAL_BLOCK), queries[q].codes, dots);",
-        ),
+        ("vectors/pairs.c", "end - start, queries[q].codes, dots);",
+         "end - start + (end - start < CAL_BLOCK), queries[q].codes, dots);"),
         OUT_OF_BOUNDS,
     ),
     "scratch of a ranking is counted too small": (
@@ -133,11 +110,9 @@ FAULTS: dict[str, tuple[str, Change, str]] = {
         ("rank/rank.c", "return n * each + sections * sizeof(int64_t);", "return n * each;"),
         OUT_OF_BOUNDS,
     ),
-    "a group's cost wraps": (
-        "rank_and_fill",
-        ("rank/rank.c", "int64_t cost = 0, members = 0;", "int32_t cost = 0, members = 0;"),
-        "runtime error: signed integer overflow",
-    ),
+    "a group's cost wraps": ("rank_and_fill",
+                             ("rank/rank.c", "int64_t cost = 0, members = 0;", "int32_t cost = 0, members = 0;"),
+                             "runtime error: signed integer overflow"),
     "entropy is read beyond its end": (
         "uuid7",
         ("uuid7/uuid7.c", "entropy += ENTROPY_PER_ID, out", "entropy += ENTROPY_PER_ID + 1, out"),
@@ -160,28 +135,18 @@ FAULTS: dict[str, tuple[str, Change, str]] = {
     ),
     "a field is written where there is no room for its length": (
         "copy",
-        (
-            "copy/encode.c",
-            "fits && capacity - at >= 4 && capacity - at - 4 >= bytes;",
-            "fits && capacity - at >= bytes;",
-        ),
+        ("copy/encode.c", "fits && capacity - at >= 4 && capacity - at - 4 >= bytes;",
+         "fits && capacity - at >= bytes;"),
         OUT_OF_BOUNDS,
     ),
     "a field is read that is not there to its end": (
-        "copy",
-        ("copy/decode.c", "if (in->left - 4 < size) {", "if (in->left < size) {"),
-        OUT_OF_BOUNDS,
+        "copy", ("copy/decode.c", "if (in->left - 4 < size) {", "if (in->left < size) {"), OUT_OF_BOUNDS
     ),
     "an array is believed its number of elements": (
-        "copy",
-        ("copy/decode.c", "if (size - at < 4) {", "if (at > size + 4) {"),
-        OUT_OF_BOUNDS,
+        "copy", ("copy/decode.c", "if (size - at < 4) {", "if (at > size + 4) {"), OUT_OF_BOUNDS
     ),
-    "a character is looked for beyond its text": (
-        "copy",
-        ("copy/text.c", "|| left < length)", "|| left + 1 < length)"),
-        OUT_OF_BOUNDS,
-    ),
+    "a character is looked for beyond its text": ("copy", ("copy/text.c", "|| left < length)", "|| left + 1 < length)"),
+                                                  OUT_OF_BOUNDS),
     "a column without room is filled": (
         "copy",
         ("copy/decode.c", "if (f->bytes > column->size - before || (", "if (f->bytes > column->size + 1 - before || ("),
@@ -193,11 +158,9 @@ FAULTS: dict[str, tuple[str, Change, str]] = {
         DIFFERENT,
     ),
     "a clock that goes back is followed": (
-        "uuid7",
-        ("uuid7/uuid7.c", "if (unix_ms > state->unix_ms) {", "if (unix_ms != state->unix_ms) {"),
-        DIFFERENT,
+        "uuid7", ("uuid7/uuid7.c", "if (unix_ms > state->unix_ms) {", "if (unix_ms != state->unix_ms) {"), DIFFERENT
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("fault", evidence.share(FAULTS, 3))

@@ -143,11 +143,8 @@ REFUSED: dict[str, tuple[CopyColumn, str, str]] = {
         "TIMESTAMPTZ",
         "timestamp out of range",
     ),
-    "a text with NUL": (
-        CopyColumn(CopyField("said", CopyKind.TEXT), np.frombuffer(b"a\0b", np.uint8), width=3),
-        "TEXT",
-        "invalid byte sequence",
-    ),
+    "a text with NUL": (CopyColumn(CopyField("said", CopyKind.TEXT), np.frombuffer(b"a\0b", np.uint8), width=3), "TEXT",
+                        "invalid byte sequence"),
     "a text that is not UTF-8": (
         CopyColumn(CopyField("said", CopyKind.TEXT), np.frombuffer(b"\xed\xa0\x80", np.uint8), width=3),
         "TEXT",
@@ -158,17 +155,14 @@ REFUSED: dict[str, tuple[CopyColumn, str, str]] = {
         "vector",
         "NaN not allowed in vector",
     ),
-    "a vector of nothing": (
-        CopyColumn(CopyField("meaning", CopyKind.VECTOR), np.empty(0, np.uint8)),
-        "vector",
-        "vector must have at least 1 dimension",
-    ),
+    "a vector of nothing": (CopyColumn(CopyField("meaning", CopyKind.VECTOR), np.empty(0, np.uint8)), "vector",
+                            "vector must have at least 1 dimension"),
     "a vector of too much": (
         CopyColumn(CopyField("meaning", CopyKind.VECTOR), np.zeros(4 * 16_001, np.uint8), width=16_001),
         "vector",
         "vector cannot have more than 16000 dimensions",
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", REFUSED)

@@ -297,23 +297,17 @@ PLANTED = {
     ),
     "relative": ("storage/x.py", "from ..engine import engine\n", "engine is below storage"),
     "relative, from a package": ("storage/__init__.py", "from ..engine import engine\n", "engine is below storage"),
-    "by importlib": (
-        "storage/x.py",
-        "def late():\n    return importlib.import_module('caliber.engine.engine')\n",
-        "engine is below storage",
-    ),
+    "by importlib": ("storage/x.py", "def late():\n    return importlib.import_module('caliber.engine.engine')\n",
+                     "engine is below storage"),
     "the public package": ("trajectory/x.py", "import caliber\n", "__init__ is below trajectory"),
-    "a database past the registry": (
-        "api/x.py",
-        "from caliber.backends.sqlite.store import SqliteStore\n",
-        "reached through caliber.backends only",
-    ),
+    "a database past the registry": ("api/x.py", "from caliber.backends.sqlite.store import SqliteStore\n",
+                                     "reached through caliber.backends only"),
     "a driver in the other database": ("backends/postgres/x.py", "import apsw\n", "its door is backends/sqlite"),
     "the native module": ("search/x.py", "from caliber._native import lib\n", "native module: its door is kernels"),
     "numpy in the model": ("model/x.py", "import numpy as np\n", "numpy: its door is"),
     "a package without a door": ("llm/x.py", "import requests\n", "requests: its door is no room yet"),
     "a room that is not in the table": ("helpers/x.py", "X = 1\n", "there is no room helpers"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", PLANTED)
@@ -346,38 +340,27 @@ def test_what_is_allowed_is_not_a_breach(tmp_path: Path) -> None:
 CIRCLES: dict[str, tuple[Callable[[Path], list[str]], dict[str, str], str]] = {
     "three rooms, by other modules of theirs": (
         lambda package: circles(graph_of(package), room_of),
-        {
-            "search/a.py": "from caliber.context import b\n",
-            "context/b.py": "X = 1\n",
-            "context/c.py": "def late():\n    from caliber.policies.d import X\n    return X\n",
-            "policies/d.py": "from ..search import a\n",
-        },
+        {"search/a.py": "from caliber.context import b\n", "context/b.py": "X = 1\n",
+         "context/c.py": "def late():\n    from caliber.policies.d import X\n    return X\n",
+         "policies/d.py": "from ..search import a\n"},
         "context <-> policies <-> search",
     ),
-    "two modules": (
-        lambda package: circles(graph_of(package), str),
-        {"storage/x.py": "from caliber.storage import y\n", "storage/y.py": "import caliber.storage.x\n"},
-        "caliber.storage.x <-> caliber.storage.y",
-    ),
+    "two modules": (lambda package: circles(graph_of(package), str),
+                    {"storage/x.py": "from caliber.storage import y\n", "storage/y.py": "import caliber.storage.x\n"},
+                    "caliber.storage.x <-> caliber.storage.y"),
     "two folders of a room": (
         folder_circles,
-        {
-            "storage/bulk/x.py": "from caliber.storage.sql import y\n",
-            "storage/sql/y.py": "X = 1\n",
-            "storage/sql/z.py": "from ..bulk.x import X\n",
-        },
+        {"storage/bulk/x.py": "from caliber.storage.sql import y\n", "storage/sql/y.py": "X = 1\n",
+         "storage/sql/z.py": "from ..bulk.x import X\n"},
         "storage/bulk/ <-> storage/sql/",
     ),
     "a folder and a module beside it": (
         folder_circles,
-        {
-            "search/inside/x.py": "from caliber.search.searcher import X\n",
-            "search/inside/y.py": "X = 1\n",
-            "search/searcher.py": "from caliber.search.inside.y import X\n",
-        },
+        {"search/inside/x.py": "from caliber.search.searcher import X\n", "search/inside/y.py": "X = 1\n",
+         "search/searcher.py": "from caliber.search.inside.y import X\n"},
         "search/inside/ <-> search/searcher",
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", CIRCLES)

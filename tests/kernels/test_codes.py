@@ -244,11 +244,8 @@ def test_many_queries_equal_one_at_a_time(path: str) -> None:
 
 # File of csrc/, what stands there, what stands there instead.
 MUTANTS = {
-    "bound halved": (
-        "vectors/codes.h",
-        "middle - radius, high = middle + radius",
-        "middle - radius / 2, high = middle + radius / 2",
-    ),
+    "bound halved": ("vectors/codes.h", "middle - radius, high = middle + radius",
+                     "middle - radius / 2, high = middle + radius / 2"),
     "bound of the filter halved": (
         "vectors/vectors_avx2.c",
         "_mm256_mul_ps(_mm256_loadu_ps(errors + i), weight)",
@@ -258,72 +255,38 @@ MUTANTS = {
     "query error forgotten": ("vectors/codes.h", "(1.0 + (double)error) * query->error", "0.0 * query->error"),
     "tie order flipped": ("heap.h", "return a < b;", "return a > b;"),
     "tie column flipped": ("heap.h", "return x[0] < y[0];", "return x[0] > y[0];"),
-    "equal to the threshold dropped": (
-        "vectors/topk.c",
-        "if (!(s->waiting[i].upper < s->threshold)) {",
-        "if (s->waiting[i].upper > s->threshold) {",
-    ),
-    "best candidate lost": (
-        "vectors/topk.c",
-        "for (size_t i = 0; i < s->waiting_count;) {",
-        "for (size_t i = 1; i < s->waiting_count;) {",
-    ),
-    "first of a bin for its lowest": (
-        "vectors/topk.c",
-        "if (one->count++ == 0 || floor < one->lowest) {",
-        "if (one->count++ == 0) {",
-    ),
+    "equal to the threshold dropped": ("vectors/topk.c", "if (!(s->waiting[i].upper < s->threshold)) {",
+                                       "if (s->waiting[i].upper > s->threshold) {"),
+    "best candidate lost": ("vectors/topk.c", "for (size_t i = 0; i < s->waiting_count;) {",
+                            "for (size_t i = 1; i < s->waiting_count;) {"),
+    "first of a bin for its lowest": ("vectors/topk.c", "if (one->count++ == 0 || floor < one->lowest) {",
+                                      "if (one->count++ == 0) {"),
     "floor of half as many": ("vectors/topk.c", "].count >= s->k) {", "].count >= (s->k + 1) / 2) {"),
-    "bins the wrong way round": (
-        "vectors/topk.c",
-        "at < CAL_BINS - 1 ? (size_t)at :",
-        "at < CAL_BINS - 1 ? CAL_BINS - 1 - (size_t)at :",
-    ),
-    "equal to the threshold not scored": (
-        "vectors/topk.c",
-        "if (!(next->upper < s->threshold)) {",
-        "if (next->upper > s->threshold) {",
-    ),
-    "last row lost": (
-        "vectors/topk.c",
-        "for (size_t i = 0; i < segment->count; i += CAL_BLOCK) {\n            const size_t count",
-        "for (size_t i = 0; i + 1 < segment->count; i += CAL_BLOCK) {\n            const size_t count",
-    ),
-    "last codes lost": (
-        "vectors/vectors_avx2.c",
-        "for (size_t j = 0; j < stride; j += 32) {\n            const __m256i q",
-        "for (size_t j = 0; j + 32 < stride; j += 32) {\n            const __m256i q",
-    ),
-    "tail of a row lost": (
-        "vectors/codes.c",
-        "for (size_t i = whole; i < dimensions; i++) {",
-        "for (size_t i = whole; i + 1 < dimensions; i++) {",
-    ),
+    "bins the wrong way round": ("vectors/topk.c", "at < CAL_BINS - 1 ? (size_t)at :",
+                                 "at < CAL_BINS - 1 ? CAL_BINS - 1 - (size_t)at :"),
+    "equal to the threshold not scored": ("vectors/topk.c", "if (!(next->upper < s->threshold)) {",
+                                          "if (next->upper > s->threshold) {"),
+    "last row lost": ("vectors/topk.c",
+                      "for (size_t i = 0; i < segment->count; i += CAL_BLOCK) {\n            const size_t count",
+                      "for (size_t i = 0; i + 1 < segment->count; i += CAL_BLOCK) {\n            const size_t count"),
+    "last codes lost": ("vectors/vectors_avx2.c",
+                        "for (size_t j = 0; j < stride; j += 32) {\n            const __m256i q",
+                        "for (size_t j = 0; j + 32 < stride; j += 32) {\n            const __m256i q"),
+    "tail of a row lost": ("vectors/codes.c", "for (size_t i = whole; i < dimensions; i++) {",
+                           "for (size_t i = whole; i + 1 < dimensions; i++) {"),
     "retired rows found": ("vectors/topk.c", "if (segment->live) {", "if (!segment) {"),
     "mask of the wrong row": ("vectors/topk.c", "set_flags(mask + first, count)", "set_flags(mask, count)"),
     "eight flags for one": ("vectors/topk.c", "} else if (eight != 0) {", "} else if (0) {"),
     "sums saturated": ("vectors/codes.c", "most * shrink / 127.0", "most * shrink / 150.0"),
-    "limit of pairs raised too early": (
-        "vectors/pairs.c",
-        "if (s->truncated && s->best.capacity > 0) {",
-        "if (s->best.count > 0) {",
-    ),
+    "limit of pairs raised too early": ("vectors/pairs.c", "if (s->truncated && s->best.capacity > 0) {",
+                                        "if (s->best.count > 0) {"),
     "pair of neighbours lost": ("vectors/pairs.c", "block : first + q + 1;", "block : first + q + 2;"),
-    "pairs of zero rows lost": (
-        "vectors/pairs.c",
-        "for (size_t j = first + q + 1; j",
-        "for (size_t j = first + q + 2; j",
-    ),
-    "lanes folded in another order": (
-        "vectors/vectors_avx2.c",
-        "_mm256_add_pd(low, high);",
-        "_mm256_hadd_pd(low, high);",
-    ),
-    "tail of one element lost": (
-        "vectors/vectors_avx2.c",
-        "if (whole != dimensions) {",
-        "if (whole + 1 < dimensions) {",
-    ),
+    "pairs of zero rows lost": ("vectors/pairs.c", "for (size_t j = first + q + 1; j",
+                                "for (size_t j = first + q + 2; j"),
+    "lanes folded in another order": ("vectors/vectors_avx2.c", "_mm256_add_pd(low, high);",
+                                      "_mm256_hadd_pd(low, high);"),
+    "tail of one element lost": ("vectors/vectors_avx2.c", "if (whole != dimensions) {",
+                                 "if (whole + 1 < dimensions) {"),
     "upper lanes of differences from the lower query": (
         "vectors/vectors_avx2.c",
         "_mm256_sub_pd(widen_high(row), query_high)",
@@ -334,37 +297,21 @@ MUTANTS = {
         "const __m256d error = _mm256_mul_pd(_mm256_cvtps_pd(_mm_loadu_ps(errors)), weight);",
         "const __m256d error = _mm256_mul_pd(_mm256_cvtps_pd(_mm_loadu_ps(errors)), _mm256_set1_pd(0.5));",
     ),
-    "filter's answers one row off": (
-        "vectors/vectors_avx2.c",
-        "_mm256_movemask_ps(_mm256_cmp_ps(upper, least, _CMP_NLT_UQ)) << i;",
-        "_mm256_movemask_ps(_mm256_cmp_ps(upper, least, _CMP_NLT_UQ)) << (i + 1);",
-    ),
-    "plain C: seven lanes": (
-        "vectors/vectors_scalar.c",
-        "lane[i % LANES] += (double)row[i] * (double)query[i];",
-        "lane[i % 7] += (double)row[i] * (double)query[i];",
-    ),
-    "plain C: seven lanes of differences": (
-        "vectors/vectors_scalar.c",
-        "lane[i % LANES] += difference * difference;",
-        "lane[i % 7] += difference * difference;",
-    ),
-    "plain C: last code lost": (
-        "vectors/vectors_scalar.c",
-        "for (size_t j = 0; j < stride; j++) {",
-        "for (size_t j = 0; j + 1 < stride; j++) {",
-    ),
-    "plain C: bound of the filter halved": (
-        "vectors/vectors_scalar.c",
-        "errors[i] * weight;",
-        "errors[i] * (float)(0.5 / query->scale);",
-    ),
+    "filter's answers one row off": ("vectors/vectors_avx2.c",
+                                     "_mm256_movemask_ps(_mm256_cmp_ps(upper, least, _CMP_NLT_UQ)) << i;",
+                                     "_mm256_movemask_ps(_mm256_cmp_ps(upper, least, _CMP_NLT_UQ)) << (i + 1);"),
+    "plain C: seven lanes": ("vectors/vectors_scalar.c", "lane[i % LANES] += (double)row[i] * (double)query[i];",
+                             "lane[i % 7] += (double)row[i] * (double)query[i];"),
+    "plain C: seven lanes of differences": ("vectors/vectors_scalar.c", "lane[i % LANES] += difference * difference;",
+                                            "lane[i % 7] += difference * difference;"),
+    "plain C: last code lost": ("vectors/vectors_scalar.c", "for (size_t j = 0; j < stride; j++) {",
+                                "for (size_t j = 0; j + 1 < stride; j++) {"),
+    "plain C: bound of the filter halved": ("vectors/vectors_scalar.c", "errors[i] * weight;",
+                                            "errors[i] * (float)(0.5 / query->scale);"),
     "plain C: bound of the filter of products halved": (
-        "vectors/vectors_scalar.c",
-        "((double)errors[i] * weight + constant)",
-        "((double)errors[i] * 0.5 + constant)",
+        "vectors/vectors_scalar.c", "((double)errors[i] * weight + constant)", "((double)errors[i] * 0.5 + constant)"
     ),
-}
+}  # fmt: skip
 
 
 def every_check() -> None:

@@ -177,20 +177,9 @@ def test_kinds_and_reasons_are_those_of_c() -> None:
     for kind in CopyKind:
         assert getattr(lib, f"CAL_COPY_{kind.name}") == kind
     names = (
-        "MISSING",
-        "UTF8",
-        "NUL",
-        "RANGE",
-        "SIZE",
-        "DIMENSIONS",
-        "NON_FINITE",
-        "SPAN",
-        "ITEM",
-        "FIELDS",
-        "LENGTH",
-        "ARRAY",
-        "VERSION",
-    )
+        "MISSING", "UTF8", "NUL", "RANGE", "SIZE", "DIMENSIONS", "NON_FINITE", "SPAN", "ITEM", "FIELDS", "LENGTH",
+        "ARRAY", "VERSION",
+    )  # fmt: skip
     assert [getattr(lib, f"CAL_COPY_{name}") for name in names] == list(REASONS)
     assert [getattr(twin, name) for name in names] == list(REASONS)
     assert lib.CAL_COPY_DIMENSIONS_MAX == twin.DIMENSIONS_MAX

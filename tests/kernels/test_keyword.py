@@ -29,19 +29,8 @@ from caliber.model.errors import DTypeError, InvalidValue, ShapeError
 
 ALPHABET = "abAB01 _'’.,-/\\:@+#&  \n\tßéÅ日本語カナกา한글🎉\u0301\u200d٣"
 PIECES = [
-    "snake_case",
-    "HTTPServer2",
-    "C++",
-    "C#",
-    "a::b",
-    "x:::y",
-    "1,000",
-    "don't",
-    "path/to/file.py",
-    "a'",
-    "+a",
-    "##",
-]
+    "snake_case", "HTTPServer2", "C++", "C#", "a::b", "x:::y", "1,000", "don't", "path/to/file.py", "a'", "+a", "##",
+]  # fmt: skip
 texts = st.one_of(
     st.text(alphabet=ALPHABET, max_size=60),
     st.lists(st.sampled_from([*PIECES, *"abc", "日本", " "]), max_size=30).map(" ".join),

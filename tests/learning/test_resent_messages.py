@@ -45,38 +45,23 @@ CASES: dict[str, tuple[list[str], list[str], list[str]]] = {
     "anew, and on": (["a", ">b", "c", ">d"], ["a", ">b", "c", ">D", "e", ">f"], ["a", ">b", "c", ">D", "e", ">f"]),
     "an answer in the middle": (["a", ">b", "c", ">d"], ["a", ">B", "c", ">d", "e"], ["a", ">B", "c", ">d", "e"]),
     "two answers": (["a", ">b", "c", ">d", "e"], ["a", ">B", "c", ">D", "e"], ["a", ">B", "c", ">D", "e"]),
-    "with calls now": (
-        ["a", ">b", "c", ">d"],
-        ["a", ">b", "c", "!c1", "<c1x", ">D"],
-        ["a", ">b", "c", "!c1", "<c1x", ">D"],
-    ),
+    "with calls now": (["a", ">b", "c", ">d"], ["a", ">b", "c", "!c1", "<c1x", ">D"],
+                       ["a", ">b", "c", "!c1", "<c1x", ">D"]),
     "without calls now": (["a", "!c1", "<c1x", ">b"], ["a", ">B"], ["a", "!c1", "<c1x", ">B"]),
     "another result": (["a", "!c1", "<c1x", ">b"], ["a", "!c1", "<c1y", ">B"], ["a", "!c1", "<c1y", ">B"]),
     "of a sliding part": (["a", ">b", "c", ">d", "e", ">f"], ["c", ">d", "e", ">F"], ["a", ">b", "c", ">d", "e", ">F"]),
-    "a question cut out": (
-        ["a", ">b", "c", ">d", "e", ">f"],
-        ["a", ">b", ">d", "e", ">f", "g"],
-        ["a", ">b", "c", ">d", "e", ">f", "g"],
-    ),
+    "a question cut out": (["a", ">b", "c", ">d", "e", ">f"], ["a", ">b", ">d", "e", ">f", "g"],
+                           ["a", ">b", "c", ">d", "e", ">f", "g"]),
     "an answer cut out": (["a", ">b", "c", ">d"], ["a", "c", ">d", "e"], ["a", ">b", "c", ">d", "e"]),
     "the last answer cut out": (["a", ">b", "c", ">d"], ["a", ">b", "c", "e"], ["a", ">b", "c", ">d", "e"]),
     "the first message cut out": (["a", ">b", "c"], [">b", "c", ">d"], ["a", ">b", "c", ">d"]),
-    "a pair cut out": (
-        ["a", ">b", "is it so", ">d", "is it not", ">f"],
-        ["a", ">b", "is it not", ">f", "g"],
-        ["a", ">b", "is it so", ">d", "is it not", ">f", "g"],
-    ),
+    "a pair cut out": (["a", ">b", "is it so", ">d", "is it not", ">f"], ["a", ">b", "is it not", ">f", "g"],
+                       ["a", ">b", "is it so", ">d", "is it not", ">f", "g"]),
     # The conversation goes on otherwise.
-    "another question late in a long talk": (
-        ["a", ">b", "c", ">d", "e", ">f"],
-        ["a", ">b", "c", ">d", "E"],
-        ["a", ">b", "c", ">d", "E"],
-    ),
-    "an edited question": (
-        ["a", ">b", "Is it warm in Rome?", ">Yes.", "Good.", ">Is it?"],
-        ["a", ">b", "Is it warm in Oslo?", ">No."],
-        ["a", ">b", "Is it warm in Oslo?", ">No."],
-    ),
+    "another question late in a long talk": (["a", ">b", "c", ">d", "e", ">f"], ["a", ">b", "c", ">d", "E"],
+                                             ["a", ">b", "c", ">d", "E"]),
+    "an edited question": (["a", ">b", "Is it warm in Rome?", ">Yes.", "Good.", ">Is it?"],
+                           ["a", ">b", "Is it warm in Oslo?", ">No."], ["a", ">b", "Is it warm in Oslo?", ">No."]),
     "an edited question far behind": (
         ["a", ">b", "Is it warm in Rome?", ">Yes.", *(f"{'>' * (at % 2)}{at}" for at in range(20))],
         ["a", ">b", "Is it warm in Oslo?"],
@@ -84,21 +69,15 @@ CASES: dict[str, tuple[list[str], list[str], list[str]]] = {
     ),
     "for another answer": (["a", ">b", "c", ">d"], ["a", ">b", "c"], ["a", ">b", "c"]),
     "for another answer, with calls": (["a", ">b", "c", "!c1", "<c1x", ">d"], ["a", ">b", "c"], ["a", ">b", "c"]),
-    "another answer, and nothing behind": (
-        ["a", ">b", "c", ">d", "e", ">f"],
-        ["a", ">b", "c", ">D"],
-        ["a", ">b", "c", ">D"],
-    ),
+    "another answer, and nothing behind": (["a", ">b", "c", ">d", "e", ">f"], ["a", ">b", "c", ">D"],
+                                           ["a", ">b", "c", ">D"]),
     # What may be another conversation is one, and a call that was late takes no words of the user back.
     "earlier": (["a", ">b", "c", ">d", "e", ">f"], ["a", ">b", "c"], ["a", ">b", "c", ">d", "e", ">f"]),
-    "begins alike": (
-        ["hi", ">hello", "a", ">b"],
-        ["hi", ">hello", "c"],
-        ["hi", ">hello", "a", ">b", "hi", ">hello", "c"],
-    ),
+    "begins alike": (["hi", ">hello", "a", ">b"], ["hi", ">hello", "c"],
+                     ["hi", ">hello", "a", ">b", "hi", ">hello", "c"]),
     "the same question": (["a", ">b", "yes", ">c"], ["yes", ">d"], ["a", ">b", "yes", ">c", "yes", ">d"]),
     "nothing alike": (["a", ">b"], ["c", ">d"], ["a", ">b", "c", ">d"]),
-}
+}  # fmt: skip
 
 
 def test_a_conversation_sent_again_is_stored_once(backend: Any) -> None:

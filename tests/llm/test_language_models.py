@@ -263,36 +263,24 @@ def test_the_error_says_where(server: ModelServer) -> None:
         language_model(server).extract_artifacts([turn(1, "hello")])
 
 
-@pytest.mark.parametrize(
-    ("call", "reply"),
-    [
-        ("generate_notes", {"notes": [note(entity="")]}),
-        ("generate_notes", {"notes": [note(entity="e" * 81)]}),
-        ("generate_notes", {"notes": [note(note_type="poem")]}),
-        ("generate_notes", {"notes": [note(), {"entity": "e"}]}),
-        ("merge_notes", {"content": ""}),
-        ("merge_notes", {"content": "c", "confidence": 1.0}),
-        ("verify_contradiction", {"contradiction": "yes"}),
-        ("verify_contradiction", {"contradiction": 1}),
-        ("decide_consolidation", {"decisions": []}),
-        (
-            "decide_consolidation",
-            {"decisions": [{"cluster": 1, "action": "keep", "survivor": None, "content": None}]},
-        ),
-        (
-            "decide_consolidation",
-            {"decisions": [{"cluster": 0, "action": "supersede", "survivor": 2, "content": None}]},
-        ),
-        (
-            "decide_consolidation",
-            {"decisions": [{"cluster": 0, "action": "supersede", "survivor": None, "content": None}]},
-        ),
-        ("decide_consolidation", {"decisions": [{"cluster": 0, "action": "merge", "survivor": 0, "content": None}]}),
-        ("decide_consolidation", {"decisions": [{"cluster": 0, "action": "drop", "survivor": 0, "content": None}]}),
-        ("summarize", {"summary": "\n"}),
-        ("summarize", {"summary": None}),
-    ],
-)
+@pytest.mark.parametrize(("call", "reply"), [
+    ("generate_notes", {"notes": [note(entity="")]}),
+    ("generate_notes", {"notes": [note(entity="e" * 81)]}),
+    ("generate_notes", {"notes": [note(note_type="poem")]}),
+    ("generate_notes", {"notes": [note(), {"entity": "e"}]}),
+    ("merge_notes", {"content": ""}),
+    ("merge_notes", {"content": "c", "confidence": 1.0}),
+    ("verify_contradiction", {"contradiction": "yes"}),
+    ("verify_contradiction", {"contradiction": 1}),
+    ("decide_consolidation", {"decisions": []}),
+    ("decide_consolidation", {"decisions": [{"cluster": 1, "action": "keep", "survivor": None, "content": None}]}),
+    ("decide_consolidation", {"decisions": [{"cluster": 0, "action": "supersede", "survivor": 2, "content": None}]}),
+    ("decide_consolidation", {"decisions": [{"cluster": 0, "action": "supersede", "survivor": None, "content": None}]}),
+    ("decide_consolidation", {"decisions": [{"cluster": 0, "action": "merge", "survivor": 0, "content": None}]}),
+    ("decide_consolidation", {"decisions": [{"cluster": 0, "action": "drop", "survivor": 0, "content": None}]}),
+    ("summarize", {"summary": "\n"}),
+    ("summarize", {"summary": None}),
+])  # fmt: skip
 def test_every_call_checks_its_answer(server: ModelServer, call: str, reply: Any) -> None:
     server.replies[call] = lambda _: reply
     model = language_model(server)

@@ -38,15 +38,10 @@ PLAIN = {**ITEM, "name": "plain", "key": []}
 DAY = {
     "name": "day",
     "type": "episodic",
-    "fields": [
-        {"name": "at", "type": "timestamp"},
-        {"name": "whose", "type": "uuid"},
-        {"name": "place", "type": "int"},
-        {"name": "kind", "type": "enum", "values": ["work", "rest"]},
-        {"name": "done", "type": "bool"},
-    ],
+    "fields": [{"name": "at", "type": "timestamp"}, {"name": "whose", "type": "uuid"}, {"name": "place", "type": "int"},
+               {"name": "kind", "type": "enum", "values": ["work", "rest"]}, {"name": "done", "type": "bool"}],
     "key": ["at", "whose", "place", "kind", "done"],
-}
+}  # fmt: skip
 
 
 @pytest.fixture

@@ -24,17 +24,11 @@ from caliber.storage.compile.conditions import StoredFilter
 PLACE = {
     "name": "place",
     "type": "semantic",
-    "fields": [
-        {"name": "title", "type": "text"},
-        {"name": "story", "type": "text", "optional": True},
-        {"name": "rank", "type": "int", "optional": True},
-    ],
+    "fields": [{"name": "title", "type": "text"}, {"name": "story", "type": "text", "optional": True},
+               {"name": "rank", "type": "int", "optional": True}],
     "retention": {"kind": "persistent"},
-    "indexes": [
-        {"field": "title", "type": "gin"},
-        {"field": "story", "type": "gin"},
-    ],
-}
+    "indexes": [{"field": "title", "type": "gin"}, {"field": "story", "type": "gin"}],
+}  # fmt: skip
 CODE = {
     "name": "sort",
     "type": "semantic",
@@ -151,15 +145,8 @@ TEXTS = [
     )
 ]
 QUERIES = (
-    "boats on the lake",
-    '"painted the boat"',
-    "happ*",
-    "backup_host",
-    "did Ines paint?",
-    "zebra",
-    "",
-    "last week",
-)
+    "boats on the lake", '"painted the boat"', "happ*", "backup_host", "did Ines paint?", "zebra", "", "last week",
+)  # fmt: skip
 
 
 def test_a_declared_memory_is_searched_as_artifacts_are(backend: Any, start: Any) -> None:

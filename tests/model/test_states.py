@@ -18,73 +18,48 @@ MACHINES: dict[str, tuple[states.StateMachine[Any], type[StrEnum], dict[str, set
     "trajectory": (
         states.TRAJECTORY,
         TrajectoryStatus,
-        {
-            "active": {"active", "completed", "failed", "suspended"},
-            "suspended": {"suspended", "active", "failed"},
-            "completed": set(),
-            "failed": set(),
-        },
+        {"active": {"active", "completed", "failed", "suspended"}, "suspended": {"suspended", "active", "failed"},
+         "completed": set(), "failed": set()},
         {"completed", "failed"},
     ),
     "scope": (states.SCOPE, ScopeStatus, {"open": {"closed"}, "closed": set()}, {"closed"}),
     "delegation": (
         states.DELEGATION,
         states.DelegationStatus,
-        {
-            "pending": {"pending", "accepted", "rejected"},
-            "accepted": {"accepted", "in_progress", "failed"},
-            "in_progress": {"in_progress", "completed", "failed"},
-            "rejected": set(),
-            "completed": set(),
-            "failed": set(),
-        },
+        {"pending": {"pending", "accepted", "rejected"}, "accepted": {"accepted", "in_progress", "failed"},
+         "in_progress": {"in_progress", "completed", "failed"}, "rejected": set(), "completed": set(), "failed": set()},
         {"rejected", "completed", "failed"},
     ),
     "handoff": (
         states.HANDOFF,
         states.HandoffStatus,
-        {
-            "initiated": {"initiated", "accepted", "rejected"},
-            "accepted": {"accepted", "completed"},
-            "rejected": set(),
-            "completed": set(),
-        },
+        {"initiated": {"initiated", "accepted", "rejected"}, "accepted": {"accepted", "completed"}, "rejected": set(),
+         "completed": set()},
         {"rejected", "completed"},
     ),
     "conflict": (
         states.CONFLICT,
         states.ConflictStatus,
-        {
-            "detected": {"detected", "resolving", "resolved", "escalated"},
-            "resolving": {"resolving", "resolved", "escalated"},
-            "escalated": {"escalated", "resolved"},
-            "resolved": set(),
-        },
+        {"detected": {"detected", "resolving", "resolved", "escalated"},
+         "resolving": {"resolving", "resolved", "escalated"}, "escalated": {"escalated", "resolved"},
+         "resolved": set()},
         {"resolved"},
     ),
     "agent": (
         states.AGENT,
         states.AgentStatus,
-        {
-            "idle": {"idle", "active", "failed"},
-            "active": {"active", "idle", "blocked", "failed"},
-            "blocked": {"blocked", "active", "idle", "failed"},
-            "failed": {"failed", "idle"},
-        },
+        {"idle": {"idle", "active", "failed"}, "active": {"active", "idle", "blocked", "failed"},
+         "blocked": {"blocked", "active", "idle", "failed"}, "failed": {"failed", "idle"}},
         set(),
     ),
     "todo": (
         states.TODO,
         states.TodoStatus,
-        {
-            "pending": {"in_progress", "completed", "cancelled"},
-            "in_progress": {"pending", "completed", "cancelled"},
-            "completed": {"pending"},
-            "cancelled": {"pending"},
-        },
+        {"pending": {"in_progress", "completed", "cancelled"}, "in_progress": {"pending", "completed", "cancelled"},
+         "completed": {"pending"}, "cancelled": {"pending"}},
         set(),
     ),
-}
+}  # fmt: skip
 PAIRS = [
     (name, current, target)
     for name, (_, kind, _, _) in MACHINES.items()

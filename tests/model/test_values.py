@@ -23,22 +23,10 @@ from caliber.model.references import EntityRef, EntityType, uuid_from_bytes
 SUBSYSTEMS: tuple[ModuleType, ...] = tuple(
     importlib.import_module(f"caliber.model.{name}")
     for name in [
-        "access",
-        "agents",
-        "context",
-        "declared",
-        "embedding",
-        "erasure",
-        "events",
-        "knowledge",
-        "pcp",
-        "references",
-        "storage",
-        "trajectory",
-        "trust",
-        "windows",
+        "access", "agents", "context", "declared", "embedding", "erasure", "events", "knowledge", "pcp", "references",
+        "storage", "trajectory", "trust", "windows",
     ]
-)
+)  # fmt: skip
 ENUMS = [
     value
     for module in SUBSYSTEMS
@@ -139,27 +127,22 @@ def test_enum_members_equal_their_lower_case_text(kind: type[enum.StrEnum]) -> N
         assert member == member.name.lower()
 
 
-@pytest.mark.parametrize(
-    ("kind", "values"),
-    [
-        (caliber.model.TTLKind, "persistent session scope duration"),  # C-012
-        (caliber.model.TrajectoryStatus, "active completed failed suspended"),
-        (caliber.model.OutcomeStatus, "success partial failure system_abort"),  # K-010
-        (
-            caliber.model.SectionType,
-            "system persona about_user notes history artifacts recall told user earlier current custom",
-        ),  # C-053, design 5
-        (caliber.model.AssemblyAction, "include exclude compress truncate"),  # C-056
-        (caliber.model.ContextPersistence, "ephemeral ttl permanent"),  # C-100
-        (caliber.model.ValidationMode, "on_mutation always"),  # C-101
-        (caliber.model.PruneStrategy, "lru relevance hybrid"),  # C-250
-        (caliber.model.RecoveryFrequency, "per_scope per_turn manual"),  # C-252
-        (caliber.model.ConflictResolution, "newest highest_confidence manual"),  # C-256
-        (caliber.model.DistanceMetric, "cosine l2 inner_product"),  # C-488
-        (caliber.model.Trigger, "task_start task_end scope_close turn schedule"),  # C-147
-        (caliber.model.AgentRole, "orchestrator optimizer reviewer executor"),  # M-118
-    ],
-)
+@pytest.mark.parametrize(("kind", "values"), [
+    (caliber.model.TTLKind, "persistent session scope duration"),  # C-012
+    (caliber.model.TrajectoryStatus, "active completed failed suspended"),
+    (caliber.model.OutcomeStatus, "success partial failure system_abort"),  # K-010
+    (caliber.model.SectionType,
+     "system persona about_user notes history artifacts recall told user earlier current custom"),  # C-053, design 5
+    (caliber.model.AssemblyAction, "include exclude compress truncate"),  # C-056
+    (caliber.model.ContextPersistence, "ephemeral ttl permanent"),  # C-100
+    (caliber.model.ValidationMode, "on_mutation always"),  # C-101
+    (caliber.model.PruneStrategy, "lru relevance hybrid"),  # C-250
+    (caliber.model.RecoveryFrequency, "per_scope per_turn manual"),  # C-252
+    (caliber.model.ConflictResolution, "newest highest_confidence manual"),  # C-256
+    (caliber.model.DistanceMetric, "cosine l2 inner_product"),  # C-488
+    (caliber.model.Trigger, "task_start task_end scope_close turn schedule"),  # C-147
+    (caliber.model.AgentRole, "orchestrator optimizer reviewer executor"),  # M-118
+])  # fmt: skip
 def test_closed_sets_hold_exactly_the_specified_values(kind: type[enum.StrEnum], values: str) -> None:
     assert sorted(kind) == sorted(values.split())
 

@@ -158,16 +158,10 @@ def test_sound_patches_have_no_fault(name: str) -> None:
     assert fault_of(GIT[name], "1.0") is None
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "Index: of terms\nA, B",
-        "--- a title ---\nand a text",
-        "--- ",
-        "---\ntitle: front matter\n---\n",
-        "diff --git is a command",
-    ],
-)
+@pytest.mark.parametrize("text", [
+    "Index: of terms\nA, B", "--- a title ---\nand a text", "--- ", "---\ntitle: front matter\n---\n",
+    "diff --git is a command",
+])  # fmt: skip
 def test_texts_that_only_begin_as_a_patch_are_written(backend: Any, start: Any, text: str) -> None:
     agent = start(backend.open(pcp__anti_sprawl={**RULES, "on_write": "refuse"}, policies=[]))
     artifact = agent.keep(text)

@@ -46,19 +46,8 @@ def filled(backend: Any, start: Any, count: int = 60, **options: Any) -> Any:
     agent = start(backend.open(**options))
     rng = random.Random(7)
     words = (
-        "memory",
-        "agent",
-        "turn",
-        "note",
-        "window",
-        "scope",
-        "lock",
-        "commit",
-        "index",
-        "vector",
-        "budget",
-        "query",
-    )
+        "memory", "agent", "turn", "note", "window", "scope", "lock", "commit", "index", "vector", "budget", "query",
+    )  # fmt: skip
 
     def text() -> str:
         return " ".join(rng.choices(words, k=rng.randrange(3, 30)))

@@ -40,15 +40,8 @@ SMALL_TALK = (
     "the printer ran out of paper",
 )
 NOTHING = (
-    "zzzzqqq",
-    "the",
-    "please tell me",
-    "hello",
-    "what about it?",
-    "can you please tell me",
-    "qq*",
-    "xyzzy plugh",
-)
+    "zzzzqqq", "the", "please tell me", "hello", "what about it?", "can you please tell me", "qq*", "xyzzy plugh",
+)  # fmt: skip
 
 
 def by_words(backend: Any, start: Any) -> Any:

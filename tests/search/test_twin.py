@@ -248,18 +248,9 @@ def test_what_was_compared_is_recorded() -> None:
         pytest.skip("run by itself")
     assert TALLY["hits"] > 0
     parts = (
-        "keyword",
-        "neighbour_boost",
-        "vector",
-        "graph",
-        "importance",
-        "mentioned",
-        "date",
-        "time",
-        "exact",
-        "question",
+        "keyword", "neighbour_boost", "vector", "graph", "importance", "mentioned", "date", "time", "exact", "question",
         "recency",
-    )
+    )  # fmt: skip
     assert not soaking() or all(TALLY[part] for part in parts), TALLY
     record(
         "search-equals-its-twin",

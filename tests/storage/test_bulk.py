@@ -83,16 +83,9 @@ def test_what_is_loaded_is_what_add_note_would_have_made(store: Any) -> None:
     assert (report.rows, report.loaded, report.skipped, report.change_records) == (3, 3, 0, 1)
     loaded = {note.content: note for note in store.storage.notes.all()}
     said = (
-        "entity",
-        "entity_type",
-        "note_type",
-        "content",
-        "confidence",
-        "valid_from",
-        "namespace",
-        "visible_to",
+        "entity", "entity_type", "note_type", "content", "confidence", "valid_from", "namespace", "visible_to",
         "occurred_at",
-    )
+    )  # fmt: skip
     for row in given.to_pylist():
         note = loaded[row["content"]]
         content = row["content"].encode()
@@ -264,16 +257,10 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
     "unimportant": ({"importance": at(4, 0.5, None)}, "importance", "between 1 and 10"),
     "a negative count": ({"token_count": at(4, -1, 1)}, "token_count", "0 or more"),
     "a version of 0": ({"version": at(4, 0, 1)}, "version", "1 or more"),
-    "before the year 1": (
-        {"created_at": instants(*at(4, -62_135_596_800_000_001, 0))},
-        "created_at",
-        "years 1 to 9999",
-    ),
-    "ends before it begins": (
-        {"valid_from": instants(*[5] * 6), "valid_until": instants(5, None, 6, 5, 4, 7)},
-        "valid_until",
-        "must not be before",
-    ),
+    "before the year 1": ({"created_at": instants(*at(4, -62_135_596_800_000_001, 0))}, "created_at",
+                          "years 1 to 9999"),
+    "ends before it begins": ({"valid_from": instants(*[5] * 6), "valid_until": instants(5, None, 6, 5, 4, 7)},
+                              "valid_until", "must not be before"),
     "a short hash": ({"content_hash": at(4, bytes(31), None)}, "content_hash", "32 bytes"),
     "another's hash": (
         {"content": ["x"] * 6, "entity": [*"abcdef"], "content_hash": at(4, bytes(32), hashlib.sha256(b"x").digest())},
@@ -283,22 +270,13 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
     "another's fingerprint": ({"fingerprint": [bytes(32)] * 6}, "fingerprint", "not that of what the note says"),
     "a tag that is missing": ({"tags": at(4, ["a", None], ["b"])}, "tags", "an element is missing"),
     "a count that is too large": ({"token_count": pa.array(at(4, 2**63, 1), pa.uint64())}, "token_count", "int64"),
-    "more exact than microseconds": (
-        {"created_at": pa.array(at(4, 1_001, 1_000), pa.timestamp("ns", "UTC"))},
-        "created_at",
-        "no value of type timestamp",
-    ),
-    "no id": (
-        {"note_id": pa.array([bytes([row]) * (15 if row == 4 else 16) for row in range(6)], pa.binary())},
-        "note_id",
-        "no value of type",
-    ),
-    "a reference to nothing": (
-        {"superseded_by": pa.array(at(4, bytes(16), None), pa.binary(16))},
-        "superseded_by",
-        "refers to no note",
-    ),
-}
+    "more exact than microseconds": ({"created_at": pa.array(at(4, 1_001, 1_000), pa.timestamp("ns", "UTC"))},
+                                     "created_at", "no value of type timestamp"),
+    "no id": ({"note_id": pa.array([bytes([row]) * (15 if row == 4 else 16) for row in range(6)], pa.binary())},
+              "note_id", "no value of type"),
+    "a reference to nothing": ({"superseded_by": pa.array(at(4, bytes(16), None), pa.binary(16))}, "superseded_by",
+                               "refers to no note"),
+}  # fmt: skip
 FIRST_ROW = {"another's fingerprint": 0}
 
 

@@ -497,12 +497,7 @@ CASES: tuple[Case, ...] = (
     case("recall.length_weight", window_of(short_and_long, ids), (0.0, [1, 2]), (1.0, [2, 1]), **RECALLED),
     # --- search and vectors
     vector_case(
-        "search.candidate_factor",
-        records_read,
-        (1, 1),
-        (3, 3),
-        search__mode="backend",
-        search__vector_candidates=1,
+        "search.candidate_factor", records_read, (1, 1), (3, 3), search__mode="backend", search__vector_candidates=1,
         embedding__embed__note="commit",
     ),
     vector_case("embedding_cache_retention", cached_later, ("1d", 1), ("3d", 0), embedding__embed__note="commit"),
@@ -561,4 +556,4 @@ CASES: tuple[Case, ...] = (
     visibility(ROLES.REVIEWER, ROLES.EXECUTOR, ROLES.ORCHESTRATOR),
     visibility(ROLES.EXECUTOR, ROLES.REVIEWER, ROLES.OPTIMIZER),
     case("access.ownership", notes_of_two, ("agent", 2), ("role", 1)),
-)
+)  # fmt: skip

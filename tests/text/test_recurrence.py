@@ -74,15 +74,9 @@ def test_the_examples_of_the_standard() -> None:
     ends = days("FREQ=DAILY;UNTIL=19971224T000000Z", start, NEW_YORK, 200)
     assert (len(ends), ends[-1]) == (113, "1997-12-23 09:00 -05")
     assert days("FREQ=WEEKLY;INTERVAL=2;COUNT=8;BYDAY=TU,TH", start, NEW_YORK, 9) == [
-        "1997-09-02 09:00 -04",
-        "1997-09-04 09:00 -04",
-        "1997-09-16 09:00 -04",
-        "1997-09-18 09:00 -04",
-        "1997-09-30 09:00 -04",
-        "1997-10-02 09:00 -04",
-        "1997-10-14 09:00 -04",
-        "1997-10-16 09:00 -04",
-    ]
+        "1997-09-02 09:00 -04", "1997-09-04 09:00 -04", "1997-09-16 09:00 -04", "1997-09-18 09:00 -04",
+        "1997-09-30 09:00 -04", "1997-10-02 09:00 -04", "1997-10-14 09:00 -04", "1997-10-16 09:00 -04",
+    ]  # fmt: skip
     fridays = days("FREQ=MONTHLY;COUNT=4;BYDAY=1FR", at("1997-09-05T09:00", NEW_YORK), NEW_YORK, 9)
     assert [each[:10] for each in fridays] == ["1997-09-05", "1997-10-03", "1997-11-07", "1997-12-05"]
     last = days("FREQ=MONTHLY;COUNT=3;BYDAY=-2MO", at("1997-09-22T09:00", NEW_YORK), NEW_YORK, 9)

@@ -88,22 +88,11 @@ def test_update_changes_provenance_and_lifetime_alone(agent: Any) -> None:
     assert EventType.ARTIFACT_UPDATE in {each.event_type for each in memory.trace(agent.trajectory_id)}
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {},
-        {"confidence": 2},
-        {"extraction_method": None},
-        {"extraction_method": "guessed"},
-        {"source_turn": -1},
-        {"ttl": None},
-        {"ttl": "soon"},
-        {"ttl": "session"},
-        {"trust": "nobody"},
-        {"trust": None},
-        {"confidence": 0.1, "version": 0},
-    ],
-)
+@pytest.mark.parametrize("wrong", [
+    {}, {"confidence": 2}, {"extraction_method": None}, {"extraction_method": "guessed"}, {"source_turn": -1},
+    {"ttl": None}, {"ttl": "soon"}, {"ttl": "session"}, {"trust": "nobody"}, {"trust": None},
+    {"confidence": 0.1, "version": 0},
+])  # fmt: skip
 def test_wrong_update_changes_nothing(agent: Any, wrong: dict[str, Any]) -> None:
     kept = agent.keep("as it was", confidence=0.4)
     with pytest.raises(InputError):

@@ -431,27 +431,12 @@ def test_expired_content_can_be_kept_anew(backend: Any, start: Any) -> None:
     assert second.expires_at == from_us(clock.now_us() + 1_000_000)
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"artifact_type": "poem"},
-        {"extraction_method": "guessed"},
-        {"confidence": 1.5},
-        {"confidence": float("nan")},
-        {"ttl": "soon"},
-        {"ttl": 0},
-        {"ttl": -5},
-        {"ttl": 2**63},
-        {"ttl": 1.5},
-        {"ttl": "session"},
-        {"ttl": TTL(TTLKind.DURATION)},
-        {"ttl": TTL(TTLKind.PERSISTENT, 5)},
-        {"ttl": "99999999999999999999w"},
-        {"ttl": 2**62},
-        {"source_turn": -1},
-        {"schema_version": ""},
-    ],
-)
+@pytest.mark.parametrize("wrong", [
+    {"artifact_type": "poem"}, {"extraction_method": "guessed"}, {"confidence": 1.5}, {"confidence": float("nan")},
+    {"ttl": "soon"}, {"ttl": 0}, {"ttl": -5}, {"ttl": 2**63}, {"ttl": 1.5}, {"ttl": "session"},
+    {"ttl": TTL(TTLKind.DURATION)}, {"ttl": TTL(TTLKind.PERSISTENT, 5)}, {"ttl": "99999999999999999999w"},
+    {"ttl": 2**62}, {"source_turn": -1}, {"schema_version": ""},
+])  # fmt: skip
 def test_wrong_artifact_is_refused_and_nothing_written(wrong: dict[str, Any], module_agent: Any) -> None:
     with pytest.raises(InputError):
         module_agent.keep(**{"content": "x", **wrong})

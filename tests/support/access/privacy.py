@@ -60,21 +60,9 @@ SHIPPED = profiles.reference("a.db").principal
 APPLICATION = SHIPPED.to_principal()
 """The principal of a handle by default. Reads without a user what is hidden from no person; nothing names it."""
 WORDS = [
-    "harbour",
-    "lantern",
-    "meadow",
-    "orchid",
-    "pepper",
-    "quartz",
-    "raven",
-    "saddle",
-    "timber",
-    "velvet",
-    "willow",
-    "yonder",
-    "zephyr",
-    "amber",
-]
+    "harbour", "lantern", "meadow", "orchid", "pepper", "quartz", "raven", "saddle", "timber", "velvet", "willow",
+    "yonder", "zephyr", "amber",
+]  # fmt: skip
 KNOBS: dict[str, Any] = {
     "memories": [FACT],
     "policies": [policy("scope_close", {"action": "summarize", "target": "turn_buffer"})],

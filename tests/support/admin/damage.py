@@ -48,26 +48,10 @@ def _run(path: Path, statements: list[str]) -> None:
 
 
 _VALUES: Final = (
-    "NULL",
-    "0",
-    "-1",
-    "9223372036854775807",
-    "-9223372036854775808",
-    "9e999",
-    "''",
-    "'nobody'",
-    "'{\"a\": '",
-    "'[[[1]]]'",
-    "'5'",
-    "CAST(x'ff41fe' AS TEXT)",
-    "'[' || CAST(x'22ff22' AS TEXT) || ']'",
-    "x''",
-    "x'00'",
-    "zeroblob(16)",
-    "zeroblob(17)",
-    'substr("COLUMN", 1, length("COLUMN") / 2)',
-    '"COLUMN" || "COLUMN"',
-)
+    "NULL", "0", "-1", "9223372036854775807", "-9223372036854775808", "9e999", "''", "'nobody'", "'{\"a\": '",
+    "'[[[1]]]'", "'5'", "CAST(x'ff41fe' AS TEXT)", "'[' || CAST(x'22ff22' AS TEXT) || ']'", "x''", "x'00'",
+    "zeroblob(16)", "zeroblob(17)", 'substr("COLUMN", 1, length("COLUMN") / 2)', '"COLUMN" || "COLUMN"',
+)  # fmt: skip
 """Values of a damaged cell: of another type, no member, no JSON, no UTF-8, cut short, too long."""
 
 

@@ -110,15 +110,9 @@ def _copy_buffer(buffer: Any, call: Call) -> dict[str, Length]:
 
 # C knows these from what else it is given, as caliber.h says.
 FIELDS: dict[str, Callable[[Any, Call], dict[str, Length]]] = {
-    "cal_segment": _segment,
-    "cal_rank_columns": _columns,
-    "cal_words": _words,
-    "cal_postings": _postings,
-    "cal_lending": _lending,
-    "cal_part": _part,
-    "cal_copy_column": _copy_column,
-    "cal_copy_buffer": _copy_buffer,
-}
+    "cal_segment": _segment, "cal_rank_columns": _columns, "cal_words": _words, "cal_postings": _postings,
+    "cal_lending": _lending, "cal_part": _part, "cal_copy_column": _copy_column, "cal_copy_buffer": _copy_buffer,
+}  # fmt: skip
 ARGUMENTS: dict[tuple[str, str], Callable[[Call], Length]] = {
     ("cal_topk_f32", "segments"): lambda call: call["segment_count"],
     ("cal_scores_f32", "segments"): lambda call: call["segment_count"],

@@ -173,40 +173,23 @@ KNOBS = st.fixed_dictionaries(
         "fusion": st.sampled_from(["weighted", "rrf"]),
         "diversity": st.sampled_from([0.0, 0.0, 0.3, 0.9, 1.0]),
         "floor": st.fixed_dictionaries(
-            {
-                "words": st.sampled_from([0.0, 0.1, 0.35, 0.6, 1.0]),
-                "similarity": st.sampled_from([{}, *(dict.fromkeys(SPACES, least) for least in (-1, 0.1, 0.6))]),
-            }
+            {"words": st.sampled_from([0.0, 0.1, 0.35, 0.6, 1.0]),
+             "similarity": st.sampled_from([{}, *(dict.fromkeys(SPACES, least) for least in (-1, 0.1, 0.6))])},
         ),
         "weights": _weights(),
         "keyword": st.fixed_dictionaries(
-            {
-                "k1": st.sampled_from([0.0, 0.9, 1.2]),
-                "b": _SHARE,
-                "saturate": st.sampled_from([0.0, 1.0, 0.3]),
-                "neighbour_boost": st.sampled_from([0.0, 0.4]),
-                "language": st.sampled_from(["english", "english", "english", "german", "none", "porter"]),
-            }
+            {"k1": st.sampled_from([0.0, 0.9, 1.2]), "b": _SHARE, "saturate": st.sampled_from([0.0, 1.0, 0.3]),
+             "neighbour_boost": st.sampled_from([0.0, 0.4]),
+             "language": st.sampled_from(["english", "english", "english", "german", "none", "porter"])},
         ),
         "boosts": st.fixed_dictionaries(
-            {
-                "mentioned": _SHARE,
-                "date": _SHARE,
-                "date_slack_ms": st.sampled_from([86_400_000, 14 * 86_400_000]),
-                "time": _SHARE,
-                "exact": _SHARE,
-                "question": st.sampled_from([0.0, -0.07, -1.0]),
-                "recency": _SHARE,
-                "recency_half_life_ms": st.sampled_from([3_600_000, 30 * 86_400_000]),
-            }
+            {"mentioned": _SHARE, "date": _SHARE, "date_slack_ms": st.sampled_from([86_400_000, 14 * 86_400_000]),
+             "time": _SHARE, "exact": _SHARE, "question": st.sampled_from([0.0, -0.07, -1.0]), "recency": _SHARE,
+             "recency_half_life_ms": st.sampled_from([3_600_000, 30 * 86_400_000])},
         ),
-        "graph": st.fixed_dictionaries(
-            {
-                "conversation": st.booleans(),
-            }
-        ),
+        "graph": st.fixed_dictionaries({"conversation": st.booleans()}),
     }
-)
+)  # fmt: skip
 
 
 def merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
