@@ -227,10 +227,7 @@ def test_one_handle_reads_with_the_eyes_of_each_user(backend: Backend) -> None:
         hits = memory.search("lake", kinds=["note"], user=name).hits
         assert [hit.content for hit in hits] == ["a note of the lake"]
     assert not memory.search("lake", kinds=["note"], user="ana").hits
-    for hidden in (
-        lambda: memory.get(made["ana"], user="ben"),
-        lambda: agent.get(made["ana"], user="ben"),
-    ):
+    for hidden in (lambda: memory.get(made["ana"], user="ben"), lambda: agent.get(made["ana"], user="ben")):
         with pytest.raises(NotFound):
             hidden()
     for forbidden in (lambda: ana.search("lake", user="ben"), lambda: ana.get(made["shared"], user="ben")):

@@ -29,11 +29,7 @@ from caliber.search.opening import SearchEngine
 
 PRINCIPALS = [
     Principal(PrincipalKind.AGENT, name, role, is_admin=admin)
-    for name, role, admin in (
-        ("one", AgentRole.EXECUTOR, False),
-        ("two", None, False),
-        ("three", None, True),
-    )
+    for name, role, admin in (("one", AgentRole.EXECUTOR, False), ("two", None, False), ("three", None, True))
 ]
 SEEN_BY = (None, ["executor"], ["agent:two"], ["agent:nobody"])
 DAY_US = 24 * 60 * 60 * 1_000_000

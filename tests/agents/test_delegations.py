@@ -177,11 +177,7 @@ def test_cancelling_reaches_everything_below(team: Team) -> None:
     ended = team.planner.agents.delegations.cancel(first.delegation_id, reason="not needed")
     assert (ended.status, ended.result.error) == ("failed", "not needed")
     states = {each.delegation_id: each.status for each in team.memory.agents.delegations.list()}
-    assert states == {
-        first.delegation_id: "failed",
-        second.delegation_id: "failed",
-        waiting.delegation_id: "rejected",
-    }
+    assert states == {first.delegation_id: "failed", second.delegation_id: "failed", waiting.delegation_id: "rejected"}
     for each in (first, team.bob.agents.delegations.get(second.delegation_id)):
         below = team.memory.get(each.child_trajectory_id, user="ana")
         assert (below.status, below.outcome.summary) == ("failed", "not needed")

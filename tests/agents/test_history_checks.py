@@ -228,7 +228,7 @@ SOUND_STATES = {
     "allowed steps": (
         [moved(0, "active", 2), moved(2, "blocked", 3), LOST, moved(6, "failed", 5)],
         AgentState(5, "failed"),
-    ),
+    )
 }
 WRONG_STATES = {
     "a step too far": ([moved(0, "blocked", 2)], AgentState(2, "blocked"), "from idle to blocked"),

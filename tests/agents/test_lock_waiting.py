@@ -23,13 +23,7 @@ from caliber.agents.locking import lock_queue
 from caliber.agents.locks import Renewals
 from caliber.kernels import uuid7
 from caliber.model import FixedClock, LockMode, LockToken, Principal
-from caliber.model.errors import (
-    LockAcquisitionFailed,
-    LockExpired,
-    PermissionDenied,
-    RequiredFieldMissing,
-    Unavailable,
-)
+from caliber.model.errors import LockAcquisitionFailed, LockExpired, PermissionDenied, RequiredFieldMissing, Unavailable
 from caliber.model.events import EventFamily, EventType
 from caliber.model.references import LockWaiterId
 

@@ -27,12 +27,7 @@ import caliber
 from caliber.agents.mail.delivery import PUT_BACK_US
 from caliber.model import FixedClock, Principal
 from caliber.model.agents import AgentMessage, MessagePriority, MessageState
-from caliber.model.errors import (
-    InvalidStateTransition,
-    MailboxFull,
-    MessageDeliveryFailed,
-    PermissionDenied,
-)
+from caliber.model.errors import InvalidStateTransition, MailboxFull, MessageDeliveryFailed, PermissionDenied
 
 MS = 1_000
 ATTEMPTS, PENDING = 2, 6

@@ -119,9 +119,7 @@ def test_a_write_whose_deadline_has_passed_writes_nothing(calls: tuple[Any, dict
 
 
 @pytest.mark.parametrize("backend", ["sqlite", "sqlite-memory"], indirect=True)
-def test_a_write_waits_for_others_no_longer_than_its_deadline(
-    calls: tuple[Any, dict[str, Callable[..., Any]]],
-) -> None:
+def test_a_write_waits_for_others_no_longer_than_its_deadline(calls: tuple[Any, dict[str, Callable[..., Any]]]) -> None:
     # In PostgreSQL writers of other rows wait for nobody: tests/postgres and the contract suite hold rows there.
     memory, writes = calls
     with inside(memory).writer.exclusive():

@@ -23,11 +23,7 @@ from caliber.model.errors import Unavailable
 
 def test_a_full_queue_holds_no_call_beyond_its_deadline(file_backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("caliber.engine.write_behind.QUEUE_MAX", 4)
-    memory = file_backend.open(
-        storage__busy_timeout_ms=30_000,
-        embedding_provider=None,
-        write_behind__shutdown_ms=100,
-    )
+    memory = file_backend.open(storage__busy_timeout_ms=30_000, embedding_provider=None, write_behind__shutdown_ms=100)
     task = memory.start_trajectory("goal", initiator=USER)
     memory.append_turn(memory.current_scope(task.trajectory_id).scope_id, role="user", content="hello there")
     memory.flush()

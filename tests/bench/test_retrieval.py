@@ -18,16 +18,7 @@ from retrieval.asking import Stores, ask_baseline
 from retrieval.baseline import K1, LEND_FAR, LEND_NEAR, B, Baseline
 from retrieval.conversations import load, load_all
 from retrieval.measures import MEASURES, bootstrap, measure
-from retrieval.windows import (
-    FILLED,
-    NEW,
-    NEWEST,
-    SAME,
-    SEARCH_AND_FILL,
-    TASKS,
-    WITH_DAYS,
-    ask_windows,
-)
+from retrieval.windows import FILLED, NEW, NEWEST, SAME, SEARCH_AND_FILL, TASKS, WITH_DAYS, ask_windows
 from support.bench.talks import TALK
 
 import caliber

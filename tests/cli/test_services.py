@@ -62,10 +62,7 @@ def test_every_choice_of_init_is_a_configuration_that_check_takes(embedding: str
     config = load_config("caliber.toml")
     assert provider_refusals(config) == []
     assert run("check")["ok"]
-    for chosen, provider in (
-        (embedding, config.embedding_provider),
-        (summaries, config.summarization_provider),
-    ):
+    for chosen, provider in ((embedding, config.embedding_provider), (summaries, config.summarization_provider)):
         assert (provider is None) == (chosen == "none")
         assert provider is None or provider.provider_type == chosen
         if provider is not None and provider.api_key is not None:

@@ -258,14 +258,8 @@ def test_every_knob_in_the_file_has_its_comment_above_it() -> None:
 @pytest.mark.parametrize(
     ("comment", "line"),
     [
-        (
-            "# Share of the budget at which filling stops, with order = priority. Above 0 to 1.",
-            "fill_ratio = 0.95",
-        ),
-        (
-            "# Newest notes taken when there is no query; 0 for none. 0 or more.",
-            "notes_without_query = 10",
-        ),
+        ("# Share of the budget at which filling stops, with order = priority. Above 0 to 1.", "fill_ratio = 0.95"),
+        ("# Newest notes taken when there is no query; 0 for none. 0 or more.", "notes_without_query = 10"),
         ("# Most tokens of a context window. 1 to 2000000 tokens.", "token_budget = 8000"),
         ("# Time after which a lock that nobody extends lapses. A duration.", 'lock_timeout = "30s"'),
         (
@@ -276,10 +270,7 @@ def test_every_knob_in_the_file_has_its_comment_above_it() -> None:
             ),
             'windows_ms = "30d"',
         ),
-        (
-            "# Validate writes only, or reads too. One of on_mutation, always.",
-            'validation_mode = "on_mutation"',
-        ),
+        ("# Validate writes only, or reads too. One of on_mutation, always.", 'validation_mode = "on_mutation"'),
         ("# Address of the service. (optional, not set)", "# endpoint ="),
         ("# Connections that read while one writes. 1 to 256.", "readers = 4"),
     ],

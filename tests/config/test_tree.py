@@ -731,10 +731,7 @@ def test_principal_and_visibility_are_given_in_terms_of_the_model() -> None:
     assert (principal.kind, principal.id, principal.role) == (PrincipalKind.AGENT, "p", AgentRole.REVIEWER)
     assert principal.label == "agent:p"
     # M-131
-    assert config.access.default_visibility["orchestrator"] == (
-        AgentRole.ORCHESTRATOR,
-        AgentRole.OPTIMIZER,
-    )
+    assert config.access.default_visibility["orchestrator"] == (AgentRole.ORCHESTRATOR, AgentRole.OPTIMIZER)
     assert config.access.default_visibility["executor"] == (AgentRole.EXECUTOR, AgentRole.REVIEWER)
 
 

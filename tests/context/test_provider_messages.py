@@ -218,8 +218,7 @@ def test_calls_and_results_without_each_other() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "given"),
-    [("", {}), ("{}", {}), ("[1]", {"arguments": [1]}), ("{broken", {"arguments": "{broken"})],
+    ("arguments", "given"), [("", {}), ("{}", {}), ("[1]", {"arguments": [1]}), ("{broken", {"arguments": "{broken"})]
 )
 def test_the_input_of_a_call_is_an_object(arguments: str, given: dict[str, Any]) -> None:
     window = [

@@ -209,9 +209,7 @@ _REPLAY = """
 # Each set on a database in a file; the server's rows reach the same kernels, so that one set shows that they do.
 @pytest.mark.prove
 @pytest.mark.parametrize(
-    ("backend", "native"),
-    [("sqlite", "scalar"), ("sqlite", None), ("postgres", None)],
-    indirect=["backend"],
+    ("backend", "native"), [("sqlite", "scalar"), ("sqlite", None), ("postgres", None)], indirect=["backend"]
 )
 @needs("reopen")
 def test_replay_is_the_same_on_every_instruction_set(

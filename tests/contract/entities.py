@@ -217,7 +217,7 @@ _JSON: Final[dict[str, tuple[Any, ...]]] = {
     "value": ({"a": 1}, None, False, 0.1, 2**53, "a\x00b \\u0000 \U0010ffff", [], {}, [None, {"\x00": [[]], "": -1.5}]),
 }  # fmt: skip
 _FIELDS: Final[dict[str, tuple[Any, ...]]] = {
-    "ttl": (TTL(TTLKind.PERSISTENT), TTL(TTLKind.DURATION, 1), TTL(TTLKind.DURATION, INT64_MAX)),
+    "ttl": (TTL(TTLKind.PERSISTENT), TTL(TTLKind.DURATION, 1), TTL(TTLKind.DURATION, INT64_MAX))
 }
 _EAST: Final = timezone(timedelta(hours=5, minutes=45))
 _WEST: Final = timezone(timedelta(hours=-11, minutes=-30))

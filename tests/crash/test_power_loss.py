@@ -189,8 +189,7 @@ def test_disk_forgets_what_was_not_synced_and_nothing_else(disk: Disk, tmp_path:
 
     path = tmp_path / "plain.db"
     database = apsw.Connection(
-        f"file:{path}?vfs={NAME}",
-        flags=apsw.SQLITE_OPEN_URI | apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE,
+        f"file:{path}?vfs={NAME}", flags=apsw.SQLITE_OPEN_URI | apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
     )
     database.execute("PRAGMA journal_mode = WAL").fetchall()
     database.execute("PRAGMA synchronous = FULL; CREATE TABLE t (a)").fetchall()

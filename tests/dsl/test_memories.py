@@ -268,8 +268,7 @@ def test_policies_reach_memories_of_ones_own() -> None:
 
 names = st.from_regex(r"[a-z][a-z0-9_]{0,10}[a-z]", fullmatch=True)
 fields = st.tuples(
-    st.sampled_from(["uuid", "text", "int", "float", "bool", "timestamp", "json", 'enum("a b", "c\\"")']),
-    st.booleans(),
+    st.sampled_from(["uuid", "text", "int", "float", "bool", "timestamp", "json", 'enum("a b", "c\\"")']), st.booleans()
 )
 
 

@@ -48,8 +48,7 @@ def test_a_name_is_found_however_it_is_written(text: str, form: str, case: type[
 
 
 @pytest.mark.parametrize(
-    "written",
-    ["Zoë  O’Brien–Łuk", "Zoë\u00a0O'Brien-Łuk", "Zo\u200bë O'Brien-\u00adŁuk", "ＺＯë O'Brien-Łuk"],
+    "written", ["Zoë  O’Brien–Łuk", "Zoë\u00a0O'Brien-Łuk", "Zo\u200bë O'Brien-\u00adŁuk", "ＺＯë O'Brien-Łuk"]
 )
 def test_a_name_is_found_with_other_signs(written: str) -> None:
     assert Subject((), (NAME,)).without(f"a {written} b") == f"a {MARK} b"

@@ -269,11 +269,7 @@ def test_a_vector_that_comes_late(backend: Any, tmp_path: Path, work: str, error
     clock = FixedClock(1_800_000_000_000_000)
     provider = Vectors(forget, ERRORS[error])
     memory = backend.open(
-        clock=clock,
-        embedding_provider=provider,
-        policies=[],
-        jobs__poll_ms=0,
-        embedding__embed={"default": "behind"},
+        clock=clock, embedding_provider=provider, policies=[], jobs__poll_ms=0, embedding__embed={"default": "behind"}
     )
     memory.identities.resolve(PERSON)
     note(memory, f"keeps {SECRET}", user=PERSON)

@@ -202,10 +202,7 @@ def test_the_language_keeps_its_promises_on_programs_with_a_few_tokens_changed()
 
 @pytest.mark.parametrize(
     ("where", "planted"),
-    [
-        ("_condition", lambda value, within: printer.value_text(value)),
-        ("quoted", lambda text: f'"{text}"'),
-    ],
+    [("_condition", lambda value, within: printer.value_text(value)), ("quoted", lambda text: f'"{text}"')],
     ids=["a bracket that is left out", "an escape that is left out"],
 )
 def test_a_fault_planted_in_the_layout_is_found(

@@ -34,10 +34,7 @@ from caliber.model.errors import InvalidConfigValue
 pytestmark = pytest.mark.prove
 
 if not arm64.PATHS:
-    pytest.skip(
-        "this machine runs them itself" if arm64.NATIVE_HERE else arm64.MISSING,
-        allow_module_level=True,
-    )
+    pytest.skip("this machine runs them itself" if arm64.NATIVE_HERE else arm64.MISSING, allow_module_level=True)
 BASELINE = {"CAL_CPU_NEON", "CAL_CPU_SHA2"}
 CPUS = {
     "cortex-a57": (BASELINE, ("scalar", "neon")),

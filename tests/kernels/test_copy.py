@@ -23,8 +23,7 @@ from caliber.model.errors import DTypeError, InvalidRow, InvalidValue, ShapeErro
 Values = list[Any]
 OLDEST = -211_813_488_000_000_000 + 946_684_800_000_000
 texts = st.one_of(
-    st.text(alphabet="ab é日🎉\U0010ffff", max_size=20),
-    st.text(alphabet="a", min_size=5, max_size=40),
+    st.text(alphabet="ab é日🎉\U0010ffff", max_size=20), st.text(alphabet="a", min_size=5, max_size=40)
 ).map(str.encode)
 odd_bytes = st.one_of(
     texts,
@@ -362,11 +361,7 @@ def test_bytes_that_no_server_sends_are_refused(case: str) -> None:
 def test_streams_that_are_none_are_refused() -> None:
     fields = [CopyField("n", CopyKind.INT4)]
     row = struct.pack(">hii", 1, 4, 7)
-    for header in (
-        b"PGDUMP\n\xff\r\n\0",
-        COPY_HEADER[:11] + b"\0\1\0\0" + bytes(4),
-        COPY_HEADER[:15] + b"\xff" * 4,
-    ):
+    for header in (b"PGDUMP\n\xff\r\n\0", COPY_HEADER[:11] + b"\0\1\0\0" + bytes(4), COPY_HEADER[:15] + b"\xff" * 4):
         with pytest.raises(InvalidValue, match="copy"):
             CopyReader(fields).feed(header + bytes(20), rows_max=10)
     reader = CopyReader(fields)

@@ -401,11 +401,7 @@ def _days(now: Any, days: int) -> Any:
 def _both(world: Any, numba: Evaluator) -> Iterator[Any]:
     resident = world.config.resident
     for evaluator in (NUMPY, numba):
-        memory = ResidentMemory(
-            world.store,
-            resident_bytes=resident.resident_bytes,
-            evaluator=evaluator,
-        )
+        memory = ResidentMemory(world.store, resident_bytes=resident.resident_bytes, evaluator=evaluator)
         yield memory
 
 
@@ -414,10 +410,7 @@ def _both(world: Any, numba: Evaluator) -> Iterator[Any]:
     records(),
     vectors,
     st.fixed_dictionaries(
-        {
-            "assembly.notes_without_query": st.integers(0, 8),
-            "assembly.relevance": st.sampled_from(["search", "vector"]),
-        }
+        {"assembly.notes_without_query": st.integers(0, 8), "assembly.relevance": st.sampled_from(["search", "vector"])}
     ),
     st.fixed_dictionaries({"note_search_limit": st.integers(0, 8), "artifact_limit": st.integers(0, 6)}),
     st.integers(40, 600),

@@ -112,13 +112,7 @@ def test_topk_equals_the_twin(
     keep = np.ones(n, np.bool_) if mask is None else mask.copy()
     keep[retired] = False
     expected = twins.topk(
-        rows,
-        query,
-        k,
-        metric=METRICS[metric],
-        min_similarity=-math.inf if floor is None else floor,
-        keep=keep,
-        tie=tie,
+        rows, query, k, metric=METRICS[metric], min_similarity=-math.inf if floor is None else floor, keep=keep, tie=tie
     )
     with running_on(path):
         matrix = matrix_of(rows, metric)

@@ -29,9 +29,7 @@ NAMES = st.sampled_from(
     )
 )
 DOCUMENTS = st.recursive(
-    SCALARS,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(NAMES, inner, max_size=5),
-    max_leaves=30,
+    SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(NAMES, inner, max_size=5), max_leaves=30
 )
 SERVER = ModelServer(endpoint="http://127.0.0.1:9")  # providers are made, nobody is asked
 

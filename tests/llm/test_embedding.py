@@ -16,12 +16,7 @@ import numpy as np
 import pytest
 from support.llm.embedding import embed_texts
 
-from caliber.llm import (
-    EmbeddingProvider,
-    SummarizationProvider,
-    build_embedding_provider,
-    build_summarization_provider,
-)
+from caliber.llm import EmbeddingProvider, SummarizationProvider, build_embedding_provider, build_summarization_provider
 from caliber.llm.cache import EmbeddingCache
 from caliber.llm.embedding import Embedded, embed_records
 from caliber.llm.local.hashed import HashEmbeddingProvider

@@ -463,9 +463,7 @@ def test_an_outage_of_the_model_closes_as_configured(server: ModelServer, mode: 
     # C-215
     server.always = status(401)
     settings = config(
-        ":memory:",
-        summarization_provider=summarizer_section(server),
-        **{**RETRIES, "close.on_llm_failure": mode},
+        ":memory:", summarization_provider=summarizer_section(server), **{**RETRIES, "close.on_llm_failure": mode}
     )
     with caliber.open(settings) as memory:
         task = memory.start_trajectory("g", initiator=USER)

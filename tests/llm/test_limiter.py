@@ -55,10 +55,7 @@ def limiter(
 # --- buckets -----------------------------------------------------------------------------------------
 
 
-@given(
-    st.integers(1, 1_000),
-    st.lists(st.tuples(st.floats(0, 30), st.integers(0, 2_000)), min_size=1, max_size=60),
-)
+@given(st.integers(1, 1_000), st.lists(st.tuples(st.floats(0, 30), st.integers(0, 2_000)), min_size=1, max_size=60))
 def test_no_minute_begins_with_more_than_the_service_refills(per_minute: int, steps: list[tuple[float, int]]) -> None:
     # M-016: whoever waits as told has taken, at every moment, at most one minute's worth plus what was refilled
     bucket = Bucket(per_minute, 0.0)

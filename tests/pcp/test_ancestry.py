@@ -79,10 +79,7 @@ def test_what_is_pruned_is_of_ancestors_and_named(
     # Nothing is scored and nothing was used: the nearer tasks stay where relevance decides, the newer where use does
     set_limits(monkeypatch, artifact_limit=2)
     memory = backend.open(
-        **BARE,
-        assembly__order=order,
-        pcp__context_dag__prune_strategy=strategy,
-        recall__from="trajectory",
+        **BARE, assembly__order=order, pcp__context_dag__prune_strategy=strategy, recall__from="trajectory"
     )
     agents = family(start, memory, 4)
     # A search finds the task's own artifact, so it takes none of the places of those that no search found.

@@ -22,10 +22,7 @@ from caliber.resident.documents import indented
 NOTE = (
     "The pump is a model A12 from 2019. Its seal is changed every spring. The cellar is dry. Nobody painted the door."
 )
-KNOBS: dict[str, Any] = {
-    "assembly__truncate_min_tokens": 5,
-    "policies": [],
-}
+KNOBS: dict[str, Any] = {"assembly__truncate_min_tokens": 5, "policies": []}
 
 
 @pytest.fixture
@@ -192,10 +189,7 @@ def test_no_budget_leaves_a_message_without_content(
     backend: Any, start: Any, order: str, content: str, instructions: str
 ) -> None:
     memory = backend.open(
-        **KNOBS,
-        assembly__order=order,
-        assembly__overflow_policy="truncate",
-        system_instructions=instructions or None,
+        **KNOBS, assembly__order=order, assembly__overflow_policy="truncate", system_instructions=instructions or None
     )
     agent = start(memory)
     memory.append_turn(agent.scope_id, role="user", content=content, name=LONG)

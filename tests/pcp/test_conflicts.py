@@ -18,13 +18,7 @@ from support.threads import at_once
 from support.weeks import SetClock
 
 from caliber.model import ConflictStatus, ConflictWinner, Principal
-from caliber.model.errors import (
-    InvalidStateTransition,
-    InvalidValue,
-    NotFound,
-    PermissionDenied,
-    RequiredFieldMissing,
-)
+from caliber.model.errors import InvalidStateTransition, InvalidValue, NotFound, PermissionDenied, RequiredFieldMissing
 from caliber.model.events import EventFamily
 
 # --- recording -------------------------------------------------------------------------------------

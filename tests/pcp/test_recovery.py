@@ -24,12 +24,7 @@ from support.weeks import SetClock
 import caliber
 from caliber.kernels import uuid7
 from caliber.model import OutcomeStatus, Principal, TrajectoryStatus
-from caliber.model.errors import (
-    InvalidStateTransition,
-    InvalidValue,
-    NoCheckpointAvailable,
-    NotFound,
-)
+from caliber.model.errors import InvalidStateTransition, InvalidValue, NoCheckpointAvailable, NotFound
 from caliber.model.events import EventType
 from caliber.pcp.checkpoints import CODEC_JSON, CODEC_ZLIB, build_state, read_state
 from caliber.pcp.recovery import Recovery

@@ -319,8 +319,7 @@ def test_two_that_close_one_scope_close_it_once(opened: Any, summarizer: Scripte
 def test_outcome_survives_pruning(opened: Any) -> None:
     # K-093, K-094, C-208: scopes are closed and pruned first; figures and artifacts are those of the whole task
     agent = opened(
-        policy("scope_close", EXTRACT, PRUNE, name="closing"),
-        policy("task_end", CONSOLIDATE, NOTIFY, name="ending"),
+        policy("scope_close", EXTRACT, PRUNE, name="closing"), policy("task_end", CONSOLIDATE, NOTIFY, name="ending")
     )
     agent.say("answer", role="assistant", token_count=40)
     spent = agent.memory.get(agent.trajectory_id).tokens_input
@@ -347,10 +346,7 @@ def test_every_open_scope_is_closed_first(opened: Any) -> None:
     agent.memory.append_turn(second.scope_id, role="user", content="second scope")
     agent.memory.complete_trajectory(agent.trajectory_id, status="success", summary="")
     scopes = agent.memory.storage.scopes.list_by_trajectory(agent.trajectory_id)
-    assert [scope.summary for scope in scopes] == [
-        "summary of user: first thing said",
-        "summary of user: second scope",
-    ]
+    assert [scope.summary for scope in scopes] == ["summary of user: first thing said", "summary of user: second scope"]
 
 
 def test_interrupted_completion_goes_on_from_where_it_was(opened: Any, summarizer: ScriptedSummarizer) -> None:

@@ -84,10 +84,7 @@ def test_a_week_runs_as_declared_on_every_database(backend: Any, start: Any) -> 
         date = f"2024-01-{day + 1:02}"
         if day:
             expected.append((f"{date}T00:00:00+00:00", "notify noon", None))
-        expected += [
-            (f"{date}T03:30:00+00:00", "prune note", 1),
-            (f"{date}T03:30:00+00:00", "notify night", None),
-        ]
+        expected += [(f"{date}T03:30:00+00:00", "prune note", 1), (f"{date}T03:30:00+00:00", "notify night", None)]
         if day == 4:
             expected += [
                 (f"{date}T06:00:00+00:00", "prune artifact", 1),

@@ -64,10 +64,7 @@ def keep(memory: caliber.Caliber, scope: Any, content: str, **more: Any) -> Any:
 @pytest.mark.parametrize("durability", ["commit", "group"])
 def test_named_events_go_out_with_their_commit(pg: PostgresBackend, durability: str) -> None:
     # C-242, C-243, C-312: the five names and policies' channels, {"id": …}, nothing of what was undone
-    policy = {
-        "name": "p",
-        "rules": [{"on": "scope_close", "actions": [{"action": "notify", "channel": "closed"}]}],
-    }
+    policy = {"name": "p", "rules": [{"on": "scope_close", "actions": [{"action": "notify", "channel": "closed"}]}]}
     memory = listening(pg, policies=[policy], storage__durability=durability)
     schema = pg.config().storage.schema_name
     names = ["trajectory_started", "scope_opened", "artifact_created", "scope_closed", "closed", "trajectory_completed"]

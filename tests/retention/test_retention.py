@@ -498,12 +498,7 @@ def test_what_is_compressed_on_a_schedule_is_compressed_in_the_whole_store(
         clock.at += MINUTE  # it waits before it is tried again
         memory.jobs.run_due()
     both = ["summary of 00", "summary of 10"]
-    assert left(memory) == {
-        "turn_buffer": ["10", "11", "12"],
-        "artifact": both,
-        "note": both,
-        "scratch": both,
-    }
+    assert left(memory) == {"turn_buffer": ["10", "11", "12"], "artifact": both, "note": both, "scratch": both}
     assert sum(count for _, _, count in taken(memory)) == 3 + 7 + 6 + 6
     asked = len(summarizer.calls)
     clock.at = MONDAY + DAY + 4 * HOUR

@@ -21,19 +21,7 @@ from caliber.schema.derived import Tokens
 from caliber.schema.erase import Erase
 from caliber.schema.relation import AccessPath, ForeignKey, Relation, Residence, enum, instant, integer, text, uuid_
 from caliber.schema.relation import version as version_
-from caliber.schema.traits import (
-    Ends,
-    Enters,
-    Exported,
-    Links,
-    Memory,
-    Pruned,
-    Resident,
-    Text,
-    Times,
-    Trust,
-    Window,
-)
+from caliber.schema.traits import Ends, Enters, Exported, Links, Memory, Pruned, Resident, Text, Times, Trust, Window
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -127,10 +127,7 @@ def test_a_query_of_signs_is_read_in_linear_time(signs: str) -> None:
     # issue, Bad input: a megabyte of opening quotes once took hours, as each looked for its end in all that followed
     reader = QueryReader(Analyzer("english"), lexicon_of("english"), max_words=10_000)
     begun = time.process_time()
-    query = reader.read(
-        signs * (500_000 // len(signs)) + " a.b*",
-        lambda: ANY_DAY,
-    )
+    query = reader.read(signs * (500_000 // len(signs)) + " a.b*", lambda: ANY_DAY)
     assert time.process_time() - begun < 5
     assert max(len(query.phrases), len(query.prefixes)) <= 2 * 10_000
     assert query.cut or query.prefixes == ("a.b",)
@@ -141,10 +138,7 @@ def test_quotes_and_beginnings_beyond_the_most_words_are_cut_and_said_so() -> No
     text = " ".join(f'"{letter}"' for letter in "bcdefgh") + ' "!" "?"'
     quoted = reader.read(text, lambda: ANY_DAY)
     assert (len(quoted.phrases), quoted.cut) == (7, True)
-    starred = reader.read(
-        "x" + " ".join(f"{letter}-*" for letter in "bcdefghjk"),
-        lambda: ANY_DAY,
-    )
+    starred = reader.read("x" + " ".join(f"{letter}-*" for letter in "bcdefghjk"), lambda: ANY_DAY)
     assert (len(starred.prefixes), starred.cut) == (8, True)
 
 

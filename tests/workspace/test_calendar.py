@@ -192,10 +192,7 @@ def test_no_event_keeps_others_from_being_listed(memory: caliber.Caliber) -> Non
     calendar.add("old", datetime(1, 1, 31, tzinfo=UTC), rrule="FREQ=MONTHLY", reminder_minutes=5)
     calendar.add("last", datetime(9999, 12, 20, tzinfo=UTC), rrule="FREQ=MONTHLY", reminder_minutes=5)
     found = calendar.occurrences(MARCH + DAY, MARCH + 2 * DAY)
-    assert [(each.event.title, each.starts_at) for each in found] == [
-        ("lasting", MARCH),
-        ("lasting", MARCH + DAY),
-    ]
+    assert [(each.event.title, each.starts_at) for each in found] == [("lasting", MARCH), ("lasting", MARCH + DAY)]
     assert found[0].ends_at == lasting.ends_at
     for year, zone in ((1, "America/New_York"), (9999, "Asia/Tokyo")):
         start = datetime(year, 1, 1, tzinfo=UTC) if year == 1 else datetime(year, 12, 31, 23, tzinfo=UTC)

@@ -35,20 +35,7 @@ from caliber.storage.compile.statements import IRREGULAR
 from caliber.storage.protocol import Store
 from caliber.storage.write.changes import DELETE
 from caliber.storage.write.unit_of_work import UnitOfWork
-from contract.dataset import (
-    EMPTY,
-    LAST,
-    READS,
-    S1,
-    S2,
-    SPACE,
-    T1,
-    argument,
-    dataset,
-    ids,
-    resolved,
-    uid,
-)
+from contract.dataset import EMPTY, LAST, READS, S1, S2, SPACE, T1, argument, dataset, ids, resolved, uid
 from contract.entities import plain
 from contract.target import ContractTarget
 from contract.world import Contract, all_rows, refusal, undone
@@ -107,11 +94,7 @@ def _run(plan: Plan, parameters: tuple[Any, ...], uow: UnitOfWork) -> list[Row]:
     ("name", "parameters", "shown", "expected"), READS, ids=[f"{read[0]}-{at}" for at, read in enumerate(READS)]
 )
 def test_reading_statement_answers(
-    name: str,
-    parameters: tuple[Any, ...],
-    shown: Callable[[list[Row]], Any],
-    expected: Any,
-    contract_dataset: Filled,
+    name: str, parameters: tuple[Any, ...], shown: Callable[[list[Row]], Any], expected: Any, contract_dataset: Filled
 ) -> None:
     store = contract_dataset.store
     relation = name.partition(".")[0]

@@ -11,14 +11,7 @@ from support.inspection import session_of
 from caliber.model.errors import Conflict, StorageError
 from caliber.model.time import from_us
 from caliber.schema.relation import ColumnType, ForeignKey, Relation, Unique
-from caliber.schema.relations import (
-    ARTIFACT,
-    CHECKPOINT,
-    CONTEXT_WINDOW,
-    SCOPE,
-    TRAJECTORY,
-    TURN,
-)
+from caliber.schema.relations import ARTIFACT, CHECKPOINT, CONTEXT_WINDOW, SCOPE, TRAJECTORY, TURN
 from caliber.storage.write.unit_of_work import UnitOfWork
 from contract.entities import changed, plain, value_of
 from contract.world import DECLARED, World, count

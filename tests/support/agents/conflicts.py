@@ -8,11 +8,7 @@ from typing import Any
 from support.databases import Backend
 from support.weeks import SetClock
 
-GROUNDING = {
-    "require_source_for_facts": False,
-    "confidence_threshold": 0.0,
-    "stale_data_max_age_ms": 10**12,
-}
+GROUNDING = {"require_source_for_facts": False, "confidence_threshold": 0.0, "stale_data_max_age_ms": 10**12}
 
 
 def grounding(strategy: str = "manual") -> dict[str, Any]:

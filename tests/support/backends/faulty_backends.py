@@ -393,8 +393,7 @@ FAULTS: dict[str, Fault] = {
     "answers when closed": Fault(on_contract=errors.test_closed_store_says_so, stays_open=True),
     "commits halves": Fault(on_contract=transactions.test_failed_work_leaves_nothing_behind, write=_commits_halves),
     "does work twice": Fault(
-        on_contract=lambda contract: races.test_no_update_is_lost_between_threads("commit", contract),
-        write=_runs_twice,
+        on_contract=lambda contract: races.test_no_update_is_lost_between_threads("commit", contract), write=_runs_twice
     ),
     "records one change of a commit": Fault(
         on_contract=transactions.test_committed_work_is_told_after_the_commit_in_one_change_record,

@@ -113,11 +113,7 @@ class World:
         self.clock = FixedClock()
         self.store = SqliteStore(self.config, clock_us=self.clock.now_us)
         resident = self.config.resident
-        self.memory = ResidentMemory(
-            self.store,
-            resident_bytes=resident.resident_bytes,
-            evaluator=evaluator,
-        )
+        self.memory = ResidentMemory(self.store, resident_bytes=resident.resident_bytes, evaluator=evaluator)
         self.store.follow(self.memory)
         self._searchers: dict[SearchConfig, Searcher] = {}
         self.random = np.random.default_rng(seed)

@@ -14,11 +14,7 @@ from caliber.llm.remote.embedding import RemoteEmbeddingProvider
 
 KEY_NAME = "CALIBER_TEST_SERVICE_KEY"
 KEY = "sk-hunter2swordfish0123456789"
-RETRIES = {
-    "llm_retry_config.max_retries": 3,
-    "llm_retry_config.initial_backoff": 1,
-    "llm_retry_config.max_backoff": 2,
-}
+RETRIES = {"llm_retry_config.max_retries": 3, "llm_retry_config.initial_backoff": 1, "llm_retry_config.max_backoff": 2}
 """Knobs that make retries quick."""
 
 

@@ -22,12 +22,7 @@ IDS = [uuid.UUID(int=1), uuid.UUID(int=2), uuid.UUID(int=2**127 + 3)]
 MOMENTS = [from_us(at) for at in (FIRST_US, 0, 1_000, LAST_US)]
 WORDS = ["", "a", "ab", "Lisbon", "é\x00b", "b\nab"]
 PATTERNS = ["", "^a", "b$", "(a|é).?b", "(?i)lis", "^$", r"\pL{3}"]
-VARIABLES = {
-    Variable.NOW: MOMENTS[2],
-    Variable.TRAJECTORY: IDS[0],
-    Variable.SCOPE: IDS[1],
-    Variable.AGENT: None,
-}
+VARIABLES = {Variable.NOW: MOMENTS[2], Variable.TRAJECTORY: IDS[0], Variable.SCOPE: IDS[1], Variable.AGENT: None}
 ORDER = (Operator.LESS, Operator.GREATER, Operator.AT_MOST, Operator.AT_LEAST)
 EQUALITY = (Operator.EQUAL, Operator.UNEQUAL)
 OPERATORS = {

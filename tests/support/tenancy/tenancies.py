@@ -47,11 +47,7 @@ def tenancy_config(folder: Path, *, directory: str = "sqlite", **overrides: Any)
     login = {"login_role": f"r{unique}_{{tenant}}", "login_secret": f"env:{SECRET}"}
     places = {
         "sqlite": {"adapter": "sqlite", "path": str(folder / "tenants.db")},
-        "postgres": {
-            "adapter": "postgres",
-            "dsn": f"env:{FIRST}",
-            "schema_name": f"d{unique}",
-        },
+        "postgres": {"adapter": "postgres", "dsn": f"env:{FIRST}", "schema_name": f"d{unique}"},
     }
     tenancy: dict[str, Any] = {
         "new_tenants": "files",
