@@ -22,6 +22,7 @@ from caliber.agents.mail.messages import Messages
 from caliber.agents.mail.receiving import Receiving
 from caliber.api.aio_proxy import AsyncFace, CallThreads, described, face_of, plain_function, returned_facet
 from caliber.api.caliber import Caliber
+from caliber.engine.transaction import Transaction
 from caliber.events.bus import Subscriber
 from caliber.events.facet import Events
 from caliber.model import arguments
@@ -29,6 +30,7 @@ from caliber.model.agents import AgentMessage, Lock, LockMode, LockToken, Messag
 from caliber.model.deadline import check, earliest
 from caliber.model.errors import DTypeError
 from caliber.model.events import Event
+from caliber.model.joining import JOINED, joined_in
 from caliber.model.references import EntityRef, Id
 
 if TYPE_CHECKING:
@@ -63,6 +65,25 @@ class AsyncHandle(AsyncFace, of="Caliber"):
     def sync(self) -> Caliber:
         """The same handle for synchronous code."""
         return self._sync
+
+    @contextlib.asynccontextmanager
+    async def transaction(self) -> AsyncIterator[None]:
+        """Commit the writes of all calls in the block together at its end, or none. See ``Caliber.transaction``."""
+        engine, loop = self._sync._engine, asyncio.get_running_loop()
+        engine.check_open()
+        if joined_in(engine.store) is not None:
+            yield
+            return
+        made, before = Transaction(engine), JOINED.get()
+        try:
+            await self._run(made.begin)
+            JOINED.set(made)
+            yield
+            JOINED.set(before)
+            await self._run(made.commit)
+        finally:
+            JOINED.set(before)
+            await asyncio.shield(loop.run_in_executor(None, made.leave))
 
     async def close(self) -> None:
         """Drain the queues and release everything. See ``Caliber.close``."""

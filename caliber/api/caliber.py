@@ -20,6 +20,7 @@ from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.erasure import ForgetReport
 from caliber.model.events import Event, EventType
+from caliber.model.joining import refuse_inside
 from caliber.model.knowledge import Note
 from caliber.model.references import ArtifactId, EntityRef, Id, NoteId, ScopeId, SessionId, TrajectoryId, TurnId
 from caliber.model.storage import ReadConsistency
@@ -268,6 +269,7 @@ class Caliber(LearningMethods, NoteMethods, RecordMethods, Facets, AbstractConte
         """
         from caliber.erasure.service import Forgetting
 
+        refuse_inside("forget erases in transactions of its own")
         for field, flag in (("dry_run", dry_run), ("even_if_shared", even_if_shared), ("scrub_log", scrub_log)):
             arguments.as_flag(flag, field)
         return Forgetting(self._engine, self._principal).forget(
@@ -279,6 +281,23 @@ class Caliber(LearningMethods, NoteMethods, RecordMethods, Facets, AbstractConte
             wait_ms=wait_ms,
             scrub_log=scrub_log,
         )
+
+    # --- several writes --------------------------------------------------------------------------
+
+    def transaction(self) -> AbstractContextManager[None]:
+        """Commit the writes of all calls in a ``with`` block together at its end, or, after an error in it, none.
+
+        Calls of any facet and view of this handle take part, in this thread or task and in tasks begun in the block.
+        They return what they store; searches, ``get`` and windows show it only afterwards. Other writers wait meanwhile
+        (all of them, in SQLite): keep it short. What waits, for a lock, a message or a provider, is refused in it.
+        A block in another one joins that. Nothing is done again by itself: after a retryable error run the block anew.
+
+        Raises: Unavailable where others write for too long; Conflict and TransactionFailed at the end, where another
+            writer was first; TransactionFailed for a call after one that failed.
+        """
+        from caliber.engine.transaction import transaction
+
+        return transaction(self._engine)
 
     def flush(self) -> None:
         """Return once nothing is behind: vectors made, usage counts, events and windows on disk."""

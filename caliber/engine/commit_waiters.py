@@ -18,6 +18,7 @@ from caliber.engine.background import STOP_S
 from caliber.engine.engine import Engine
 from caliber.engine.worker import Worker
 from caliber.model.errors import ConfigError
+from caliber.model.joining import refuse_inside
 from caliber.model.process.interrupts import let_through, managed
 from caliber.storage.protocol import CommitSignal
 from caliber.storage.waiting import Flag
@@ -76,7 +77,8 @@ class CommitWaiters:
             self.signal = engine.store.commit_signal()
 
     def add(self, waiter: CommitWaiter) -> None:
-        """Wake a waiter from now on. Raises: Unavailable (``out of threads``)."""
+        """Wake a waiter from now on. Raises: Unavailable (``out of threads``); InvalidValue inside a transaction."""
+        refuse_inside("a call in it waits for others")
         with self._lock:
             self.waiters = (*self.waiters, waiter)
             is_sooner = self.interval_s() < self._pace_s

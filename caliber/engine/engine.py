@@ -38,6 +38,7 @@ from caliber.model.errors import (
     error_fields,
 )
 from caliber.model.events import Event, EventFamily, EventType
+from caliber.model.joining import JOINED, joined_in, refuse_inside
 from caliber.model.process.interpreter import log
 from caliber.model.process.interrupts import let_through
 from caliber.model.references import EntityType, EventId
@@ -228,6 +229,8 @@ class Engine:
             self._catch_up()
 
     def _has_news(self) -> bool:
+        if JOINED.get() is not None and joined_in(self.store) is not None:
+            return False  # the writer's own connection, which would be asked, is that of the transaction
         try:
             return self.store.changed_elsewhere()
         except Unavailable as error:
@@ -287,7 +290,10 @@ class Engine:
     # --- reading and writing ---------------------------------------------------------------------
 
     def read(self, work: Callable[[UnitOfWork], T]) -> T:
-        """Run ``work``, which only reads, on what the database has committed; return its result."""
+        """Run ``work``, which only reads, on what is committed, or in the transaction of this context."""
+        if JOINED.get() is not None and (joined := joined_in(self.store)) is not None:
+            result: T = joined.run(work)
+            return result
         store, now_us = self.store, self.clock.now_us()
         with store.read() as session:
             plans, statements = store.plans, store.statements
@@ -297,6 +303,9 @@ class Engine:
         """Run ``work`` in one transaction; events it emitted are published once it is durable."""
         self.check_open()
         check("the write was prepared; this transaction wrote nothing")
+        if JOINED.get() is not None and (joined := joined_in(self.store)) is not None:
+            result: T = joined.run(work)
+            return result
         units: list[UnitOfWork] = []
         erased = self.memory.erasures
 
@@ -309,13 +318,24 @@ class Engine:
         except Unavailable as error:
             self._notice(error)
             raise
-        for event in units[0].events:
+        self.publish_all(units[0], erased)
+        return result
+
+    def after_commit(self, work: Callable[[], None]) -> None:
+        """Do work that follows a write right after its commit: now, or where a transaction goes on, after that."""
+        if JOINED.get() is not None and (joined := joined_in(self.store)) is not None:
+            joined.after.append(work)
+        else:
+            work()
+
+    def publish_all(self, unit: UnitOfWork, erased: int) -> None:
+        """Publish the events of a transaction that is durable; ``erased`` as in ``publish``."""
+        for event in unit.events:
             try:
                 self.publish(event, erased)
             except Unavailable:  # closed meanwhile, or its log is full: the write stands all the same
                 self.unrecorded_errors += 1
                 self.bus.publish(event)
-        return result
 
     def publish(self, event: Event, erased: int) -> None:
         """Notify subscribers, and queue a trace event for the log; audit events are in the log already.
@@ -417,6 +437,7 @@ class Engine:
     def flush(self) -> None:
         """Return once everything behind is done: vectors and summaries made, counts, events and windows on disk."""
         self.check_open()
+        refuse_inside("flush waits for what is written behind")
         with contextlib.ExitStack() as stack:  # a provider that fails does not keep the others from being drained
             stack.callback(self.behind.flush)
             for worker in reversed(self._followers):
@@ -427,6 +448,7 @@ class Engine:
 
         If interrupted (Ctrl-C, a time limit), it continues when it is called again.
         """
+        refuse_inside("close waits for all that is written")
         with self._closing, unbounded():
             if self._released or self.state == "forked":
                 return

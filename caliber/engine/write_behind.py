@@ -30,6 +30,7 @@ from caliber.model.errors import (
     Unavailable,
     ValidationError,
 )
+from caliber.model.joining import refuse_inside
 from caliber.model.process.interrupts import let_through
 from caliber.storage.protocol import Store
 from caliber.storage.waiting import Condition
@@ -205,7 +206,8 @@ class WriteBehind:
         if self._stop:
             raise _closed()
         while (size := self._size()) >= self._queue_max:
-            # The reader waits: losing its entries would be worse than being slow.
+            # The reader waits: losing its entries would be worse than being slow. Their writer may wait for it.
+            refuse_inside("what reads leave behind is too much to keep until its end")
             self._start()
             self._urgent = True
             self._condition.notify_all()

@@ -70,7 +70,8 @@ class LearningMethods(TaskMethods):
         new = check_messages(self._engine.estimator, self._engine.config.trust.of_turn, messages)
         with ExitStack() as stack:
             self._engine.check_open()
-            stack.callback(self._engine.part(Embeddings).settle)  # the next window finds what this call stored
+            settle = self._engine.part(Embeddings).settle
+            stack.callback(self._engine.after_commit, settle)  # the next window finds what this call stored
             self._searching.readers.require_kind(SCOPE, TURN, NOTE, read=True)
             self._searching.readers.require_kind(TRAJECTORY, SCOPE, TURN, NOTE)
             try:

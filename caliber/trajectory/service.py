@@ -196,8 +196,11 @@ class Tasks:
         self._work(f"policies on {triggers.trigger_of(claim.job).value}", claim, self.run_trigger)
 
     def _work(self, what: str, claim: Claim, run: Callable[[Claim], object]) -> None:
-        with claim.working(), contextlib.suppress(Superseded):
-            self._after(what, lambda: run(claim))
+        def work() -> None:
+            with claim.working(), contextlib.suppress(Superseded):
+                self._after(what, lambda: run(claim))
+
+        self._engine.after_commit(work)
 
     def run_trigger(self, claim: Claim) -> int:
         """Run a trigger's policies in a transaction that ends the job; return the number of actions done.
@@ -258,7 +261,7 @@ class Tasks:
     def after_append(self, deferred: Sequence[Callable[[], None]]) -> None:
         """Do the jobs of a turn, right after its commit."""
         for work in deferred:
-            work()
+            self._engine.after_commit(work)
 
     def run_checkpoint(self, claim: Claim) -> int:
         """Store a checkpoint of a task as it is now, in the transaction that ends the job; return 1.

@@ -29,6 +29,7 @@ from caliber.backends.postgres.writing.notify import CommitNotifier, channel_of,
 from caliber.backends.postgres.writing.writer import Limits, PostgresWriter
 from caliber.model.context import ContextPersistence
 from caliber.model.errors import InternalError, InvalidConfigValue, InvalidValue, MissingRequired, TransactionFailed
+from caliber.model.joining import JOINED, joined_in
 from caliber.model.process.interrupts import managed
 from caliber.model.progress import Progress
 from caliber.schema.memory_types import MemoryType
@@ -267,6 +268,8 @@ class PostgresStore:
 
     def write(self, work: Callable[[UnitOfWork], T], *, exclusive: bool = False) -> T:
         self._check_open()
+        if JOINED.get() is not None and (joined := joined_in(self)) is not None:
+            return joined.run(work)  # type: ignore[no-any-return]
         return self._writer.write(work, exclusive=exclusive)
 
     @managed

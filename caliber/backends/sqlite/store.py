@@ -33,6 +33,7 @@ from caliber.backends.sqlite.statements import STATEMENTS
 from caliber.backends.sqlite.writer import SqliteWriter
 from caliber.model.context import ContextPersistence
 from caliber.model.errors import IncompatibleOptions
+from caliber.model.joining import JOINED, joined_in
 from caliber.model.process.interrupts import managed
 from caliber.model.progress import Progress
 from caliber.schema.relation import Relation
@@ -144,8 +145,9 @@ class SqliteStore:
 
     def write(self, work: Callable[[UnitOfWork], T], *, exclusive: bool = False) -> T:
         self._check_open()
-        del exclusive  # one writes at a time, and locks the file
-        return self._writer.write(work)
+        if JOINED.get() is not None and (joined := joined_in(self)) is not None:
+            return joined.run(work)  # type: ignore[no-any-return]
+        return self._writer.write(work, exclusive=exclusive)
 
     def bulk_load(
         self, relation: Relation, batches: Iterable[Batch], on_existing: OnExisting, progress: Progress

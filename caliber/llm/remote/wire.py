@@ -26,6 +26,7 @@ import certifi
 import httpcore
 
 from caliber.model.deadline import remaining_s
+from caliber.model.joining import refuse_inside
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.process.interrupts import let_through
 
@@ -110,6 +111,7 @@ class Wire:
         self, url: str, headers: Iterable[tuple[str, str]], content: bytes, connect_s: float
     ) -> httpcore.Request:
         """Return a request to ``send``: its own object, whose repr shows no header."""
+        refuse_inside(f"a call in it asks {urlsplit(url).netloc}")
         remaining = remaining_s()
         assert remaining is not None  # the caller has set the bound of the request
         timeouts = {"connect": min(connect_s, remaining), "read": remaining, "write": remaining, "pool": remaining}

@@ -28,6 +28,7 @@ from typing import Any, Final, TypeVar, cast
 
 from caliber.model.deadline import earliest
 from caliber.model.errors import CaliberError, TransactionFailed, Unavailable
+from caliber.model.joining import refuse_inside
 from caliber.model.process.interrupts import managed, may_be_interrupted
 from caliber.storage.compile.codec import Row
 from caliber.storage.compile.session import GRACE_S
@@ -139,9 +140,9 @@ class GroupWriter:
     def _made_ready(self) -> None:
         """Undo what the previous leader may have left half done."""
 
-    def write(self, work: Callable[[UnitOfWork], T]) -> T:
+    def write(self, work: Callable[[UnitOfWork], T], *, exclusive: bool = False) -> T:
         deadline = earliest(None)
-        request = Request(work, deadline=deadline)
+        request = Request(work, exclusive=exclusive, deadline=deadline)
         self._in_line(request, deadline)
         if request.alone and not request.done and request.error is None:
             self.write_alone(request, deadline)
@@ -185,8 +186,10 @@ class GroupWriter:
     def exclusive(self) -> Iterator[None]:
         """Keep transactions out while the connection is used for something else; for writers with one leader.
 
-        Raises: Unavailable when the calling thread's deadline passed before the line was free.
+        Raises: Unavailable when the calling thread's deadline passed before the line was free; InvalidValue inside a
+            transaction.
         """
+        refuse_inside("a call in it needs the connection of the writer")
         request = Request(_nothing, exclusive=True)
         batch = Batch(request)
         try:

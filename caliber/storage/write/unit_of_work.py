@@ -6,6 +6,7 @@ and neither happens when the transaction rolls back.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -90,6 +91,22 @@ class UnitOfWork:
         self.logged: list[Event] = []
         """Events that are in the log already; their writer notifies this process."""
         self.on_commit: list[Callable[[], None]] = []
+
+    def part(self, now_us: int) -> UnitOfWork:
+        """Return a unit of work for one of several calls of this transaction: what it did counts once it is taken."""
+        out = copy.copy(self)
+        out.now_us = max(self.now_us, now_us)
+        out._held, out._inserted_rows = {}, []
+        out.changes, out.events, out.logged, out.on_commit = [], [], [], []
+        return out
+
+    def take(self, part: UnitOfWork) -> None:
+        """Count as done here what a part of this transaction did."""
+        for whole, of_part in zip(self._done(), part._done(), strict=True):
+            whole.extend(of_part)
+
+    def _done(self) -> tuple[list[Any], ...]:
+        return self.changes, self.events, self.logged, self.on_commit
 
     # --- reading ---------------------------------------------------------------------------------
 

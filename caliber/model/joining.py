@@ -1,0 +1,48 @@
+"""The transaction that the calls of a block join, kept in a context variable, for all that must know of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any, Final, Protocol
+
+from caliber.model.errors import InvalidValue
+
+
+class Joined(Protocol):
+    """A transaction that is open in this context."""
+
+    store: Any
+    ended: bool
+    outer: Joined | None
+    """The transaction of another store around this one."""
+
+    after: list[Callable[[], None]]
+    """Work to be done right after the commit."""
+
+    def run(self, work: Callable[[Any], Any]) -> Any:
+        """Do the work of a call in the transaction, and return its result."""
+        ...
+
+
+JOINED: Final[ContextVar[Joined | None]] = ContextVar("caliber_transaction", default=None)
+
+
+def joined_in(store: object) -> Joined | None:
+    """Return the transaction of a store that calls in this context join, or None."""
+    joined = JOINED.get()
+    while joined is not None and (joined.store is not store or joined.ended):
+        joined = joined.outer
+    return joined
+
+
+def refuse_inside(what: str) -> None:
+    """Raise InvalidValue inside a transaction for what waits for others, who wait for its end.
+
+    Calls of providers count as that: the writers of a store would wait for a network.
+    """
+    joined = JOINED.get()
+    while joined is not None:
+        if not joined.ended:
+            raise InvalidValue(field="transaction", reason=f"{what}: do it outside its block")
+        joined = joined.outer
