@@ -226,6 +226,7 @@ class WriteBehind:
         # readers do not hand the interpreter to it at every call.
         if self._asleep or before < self._batch <= self._size():
             self._condition.notify_all()
+            self._asleep = not self._started  # woken once, however long it waits for the interpreter
 
     def _start(self) -> None:
         self._worker.start()

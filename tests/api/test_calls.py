@@ -20,8 +20,8 @@ import caliber
 
 NOTES, TURNS = 400, 60
 # Which records share a window's last tokens follows drawn ids: it runs up to ten functions more or less. What a read
-# leaves behind wakes a thread, or finds it awake: ``get`` runs 12 functions while it is awake, and 2 more to wake
-# it; an append runs one more beside other work than its 147, a search a few more than its 143.
+# leaves behind wakes a thread, or finds it awake: ``get`` runs 12 functions then, and 2 more to wake it; an append
+# runs one more beside other work than its 143, a search a few more than its 142.
 TABLE = Path(__file__).parent.parent.parent / "tools" / "budgets.toml"
 LIMITS: dict[str, list[int]] = tomllib.loads(TABLE.read_text(encoding="utf-8"))["calls"]
 
