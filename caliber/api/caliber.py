@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from types import TracebackType
@@ -22,6 +22,7 @@ from caliber.model.erasure import ForgetReport
 from caliber.model.events import Event, EventType
 from caliber.model.joining import refuse_inside
 from caliber.model.knowledge import Note
+from caliber.model.process.interrupts import managed
 from caliber.model.references import ArtifactId, EntityRef, Id, NoteId, ScopeId, SessionId, TrajectoryId, TurnId
 from caliber.model.storage import ReadConsistency
 from caliber.model.trajectory import Artifact, Scope, Session, Trajectory, Turn
@@ -284,7 +285,8 @@ class Caliber(LearningMethods, NoteMethods, RecordMethods, Facets, AbstractConte
 
     # --- several writes --------------------------------------------------------------------------
 
-    def transaction(self) -> AbstractContextManager[None]:
+    @managed
+    def transaction(self) -> Iterator[None]:
         """Commit the writes of all calls in a ``with`` block together at its end, or, after an error in it, none.
 
         Calls of any facet and view of this handle take part, in this thread or task and in tasks begun in the block.
@@ -297,7 +299,8 @@ class Caliber(LearningMethods, NoteMethods, RecordMethods, Facets, AbstractConte
         """
         from caliber.engine.transaction import transaction
 
-        return transaction(self._engine)
+        with transaction(self._engine):
+            yield
 
     def flush(self) -> None:
         """Return once nothing is behind: vectors made, usage counts, events and windows on disk."""

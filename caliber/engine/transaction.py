@@ -16,7 +16,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from caliber.model.errors import TransactionFailed
-from caliber.model.joining import JOINED, Joined, joined_in
+from caliber.model.joining import JOINED, JoinedTransaction, joined_in
 from caliber.model.process.interrupts import managed
 from caliber.storage.waiting import DeadlineLock, starting
 from caliber.storage.write.group import finish
@@ -47,7 +47,7 @@ class Transaction:
 
     def __init__(self, engine: Engine) -> None:
         self.store = engine.store
-        self.outer: Joined | None = JOINED.get()
+        self.outer: JoinedTransaction | None = JOINED.get()
         self.ended = False
         self.after: list[Callable[[], None]] = []
         self._engine = engine

@@ -9,12 +9,12 @@ from typing import Any, Final, Protocol
 from caliber.model.errors import InvalidValue
 
 
-class Joined(Protocol):
+class JoinedTransaction(Protocol):
     """A transaction that is open in this context."""
 
     store: Any
     ended: bool
-    outer: Joined | None
+    outer: JoinedTransaction | None
     """The transaction of another store around this one."""
 
     after: list[Callable[[], None]]
@@ -25,10 +25,10 @@ class Joined(Protocol):
         ...
 
 
-JOINED: Final[ContextVar[Joined | None]] = ContextVar("caliber_transaction", default=None)
+JOINED: Final[ContextVar[JoinedTransaction | None]] = ContextVar("caliber_transaction", default=None)
 
 
-def joined_in(store: object) -> Joined | None:
+def joined_in(store: object) -> JoinedTransaction | None:
     """Return the transaction of a store that calls in this context join, or None."""
     joined = JOINED.get()
     while joined is not None and (joined.store is not store or joined.ended):

@@ -28,8 +28,8 @@ from caliber.model.errors import Unavailable
 ROOT = Path(__file__).resolve().parents[2]
 FUNCTIONS = ("create", "migrate", "open", "purge", "restore")
 AT_ONCE = {
-    "LockService.hold", "Messages.listen", "Values.watch", "acting_as", "as_user", "as_agent", "records", "table_of",
-    "Tables.get", "Agents.view", "subscribe",
+    "LockService.hold", "Messages.listen", "Values.watch", "acting_as", "as_user", "as_agent", "records", "transaction",
+    "table_of", "Tables.get", "Agents.view", "subscribe",
 }  # fmt: skip
 """Methods that wait for nothing: they return a facet, or belong to the event loop."""
 CALL: dict[str, Any] = {

@@ -12,7 +12,7 @@ CORE = {
     "resume_trajectory", "open_scope", "close_scope", "current_scope", "append_turn", "append_turns", "remember",
     "conversations", "create_artifact", "add_note", "update_note", "supersede_note", "end_note", "delete_note",
     "undo_note", "consolidate_notes", "get", "records", "search", "search_many", "assemble_context", "explain",
-    "replay", "trace", "forget", "acting_as", "as_user", "as_agent", "flush", "close",
+    "replay", "trace", "forget", "acting_as", "as_user", "as_agent", "transaction", "flush", "close",
 }  # fmt: skip
 IDENTITY = {"principal", "config"}
 """Attributes, which do nothing: for whom the handle acts, and as what it was opened."""

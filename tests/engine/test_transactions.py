@@ -66,6 +66,7 @@ def test_what_calls_of_a_block_write_is_there_together(kept: Any) -> None:
     assert kept.get(note.note_id).content == "the sky is blue"
     assert facts.get(fact.record_id).score == 0.5
     assert "memory_insert" in told
+    assert not held()
 
 
 def test_an_error_in_a_block_undoes_all_of_it(kept: Any) -> None:
@@ -79,8 +80,8 @@ def test_an_error_in_a_block_undoes_all_of_it(kept: Any) -> None:
 
     with pytest.raises(Oops):
         block()
-    assert facts.find() == []
-    assert kept.records("note").find() == []
+    assert facts.find() == kept.records("note").find() == []
+    assert not held()
     facts.insert(subject="Bo", kind="claim")
     assert facts.count() == 1
 
@@ -177,15 +178,6 @@ def test_others_wait_for_its_end(kept: Any) -> None:
         assert facts.find() == []
     other.result(60)
     assert sorted(fact.subject for fact in facts.find()) == ["Ada", "Bo"]
-
-
-def test_no_thread_is_left(kept: Any) -> None:
-    for _ in range(3):
-        with kept.transaction():
-            kept.add_note(**SKY)
-        with pytest.raises(Oops), kept.transaction():
-            raise Oops
-    assert not held()
 
 
 def test_a_block_that_makes_no_call_is_given_up(kept: Any, monkeypatch: pytest.MonkeyPatch) -> None:

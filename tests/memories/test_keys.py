@@ -152,15 +152,11 @@ def test_a_hidden_record_keeps_its_key(kept: Any) -> None:
     bo = kept.records("item", user="bo")
     for option in ("replace", "keep", "error"):
         with pytest.raises(Conflict, match="there is a record with this key"):
-            caliber_put(bo, option)
+            bo.put(ns="a", name="b", content="yours", on_existing=option)
     with pytest.raises(NotFound):
         bo.at(ns="a", name="b")
     assert bo.delete_many(ns="a") == 0
     assert ada.at(ns="a", name="b") == made
-
-
-def caliber_put(items: Any, option: str) -> None:
-    items.put(ns="a", name="b", content="yours", on_existing=option)
 
 
 def test_an_archived_record_comes_back(kept: Any) -> None:
