@@ -159,14 +159,11 @@ def test_the_registry_narrows_a_rule_and_widens_none(open_store: Callable[..., c
     assert world.found() == {"note worker"}, "the rights of another agent are its own"
 
 
-@pytest.mark.parametrize(
-    ("access", "message"),
-    [
-        ({"read": {"nothing": "all"}}, "names a kind that there is not"),
-        ({"read": {"note": "team"}}, "one of: all, own"),
-        ({"reads": {}}, "the keys read and write"),
-    ],
-)
+@pytest.mark.parametrize(("access", "message"), [
+    ({"read": {"nothing": "all"}}, "names a kind that there is not"),
+    ({"read": {"note": "team"}}, "one of: all, own"),
+    ({"reads": {}}, "the keys read and write"),
+])  # fmt: skip
 def test_rights_in_the_registry_are_checked(
     open_store: Callable[..., caliber.Caliber], access: Any, message: str
 ) -> None:
@@ -349,18 +346,15 @@ def test_rights_hold_for_calls_about_a_user(open_store: Callable[..., caliber.Ca
     assert {hit.kind for hit in memory.search("lantern", kinds=["turn", "note"]).hits} == {"turn", "note"}
 
 
-@pytest.mark.parametrize(
-    ("rights", "field"),
-    [
-        ({"worker": rule({})}, "access.rights"),
-        ({"agent: ": rule({})}, "access.rights"),
-        ({"human:ana": rule({})}, "access.rights"),
-        ({"executor": rule({"notes": "all"})}, "access.rights.executor.read"),
-        ({"executor": rule({}, {"person_fact": "all"})}, "access.rights.executor.write"),
-        ({"executor": rule({"note": "team"})}, "access.rights.executor.read.note"),
-        ({"executor": {"read": {}}}, "access.rights.executor.write"),
-    ],
-)
+@pytest.mark.parametrize(("rights", "field"), [
+    ({"worker": rule({})}, "access.rights"),
+    ({"agent: ": rule({})}, "access.rights"),
+    ({"human:ana": rule({})}, "access.rights"),
+    ({"executor": rule({"notes": "all"})}, "access.rights.executor.read"),
+    ({"executor": rule({}, {"person_fact": "all"})}, "access.rights.executor.write"),
+    ({"executor": rule({"note": "team"})}, "access.rights.executor.read.note"),
+    ({"executor": {"read": {}}}, "access.rights.executor.write"),
+])  # fmt: skip
 def test_a_rule_that_means_nothing_is_refused(
     open_store: Callable[..., caliber.Caliber], rights: Any, field: str
 ) -> None:

@@ -268,18 +268,15 @@ def test_a_failing_store_is_reported_once() -> None:
     assert len(tenant.errors) == 1
 
 
-@pytest.mark.parametrize(
-    ("signal", "feed_poll_ms", "every_ms", "is_mirrored", "interval_s"),
-    [
-        (None, 0, (50, 15), True, 0.015),
-        (None, 200, (50, 900), True, 0.05),
-        (None, 200, (200,), True, float("inf")),  # the engine itself looks that often
-        (None, 200, (200,), False, 0.2),  # but it sees no message there
-        (Signal(), 200, (200,), True, 0.2),
-        (Signal(), 200, (0,), True, float("inf")),
-        (Signal(), 200, (), True, float("inf")),
-    ],
-)
+@pytest.mark.parametrize(("signal", "feed_poll_ms", "every_ms", "is_mirrored", "interval_s"), [
+    (None, 0, (50, 15), True, 0.015),
+    (None, 200, (50, 900), True, 0.05),
+    (None, 200, (200,), True, float("inf")),  # the engine itself looks that often
+    (None, 200, (200,), False, 0.2),  # but it sees no message there
+    (Signal(), 200, (200,), True, 0.2),
+    (Signal(), 200, (0,), True, float("inf")),
+    (Signal(), 200, (), True, float("inf")),
+])  # fmt: skip
 def test_the_shortest_interval_counts(
     signal: Signal | None, feed_poll_ms: int, every_ms: tuple[int, ...], is_mirrored: bool, interval_s: float
 ) -> None:

@@ -185,17 +185,13 @@ def handed(name: str, agent: str, at: int, *, outcome: str = OK, child: str = "c
 ACCEPT, START, COMPLETE = handed("accept", "a", 0), handed("start", "a", 2), handed("complete", "a", 4)
 SOUND_HANDING: dict[str, tuple[list[Op], Given]] = {
     "from beginning to end": ([ACCEPT, START, COMPLETE], Given("completed", "a", "completed")),
-    "repeated": (
-        [ACCEPT, handed("accept", "a", 1), START, handed("start", "a", 3)],
-        Given("in_progress", "a", "active"),
-    ),
-    "a completion of unknown outcome": (
-        [ACCEPT, START, handed("complete", "a", 4, outcome=UNKNOWN)],
-        Given("completed", "a", "completed"),
-    ),
+    "repeated": ([ACCEPT, handed("accept", "a", 1), START, handed("start", "a", 3)],
+                 Given("in_progress", "a", "active")),
+    "a completion of unknown outcome": ([ACCEPT, START, handed("complete", "a", 4, outcome=UNKNOWN)],
+                                        Given("completed", "a", "completed")),
     "cancelled before it was accepted": ([handed("cancel", "boss", 0)], Given("rejected", None)),
     "taken over": ([handed("take", "a", 0), handed("finish", "a", 2)], Given("completed", "a")),
-}
+}  # fmt: skip
 WRONG_HANDING: dict[str, tuple[list[Op], Given, str]] = {
     "two agents": ([ACCEPT, handed("accept", "b", 2)], Given("accepted", "a"), "two agents accepted"),
     "two tasks": ([ACCEPT, handed("accept", "a", 2, child="x")], Given("accepted", "a"), "two tasks began"),
@@ -352,13 +348,10 @@ JUDGES: dict[str, tuple[Callable[..., list[str]], Mapping[str, Any], Mapping[str
     "tasks": (lambda ops, state: task_faults(ops, {"t": state}), SOUND_TASKS, WRONG_TASKS),
     "messages": (message_faults, SOUND_MESSAGES, WRONG_MESSAGES),
     "handing": (lambda ops, given: handing_faults(ops, {"d": given}), SOUND_HANDING, WRONG_HANDING),
-    "states": (
-        lambda ops, last: state_faults(ops, {"a": AgentState(1, "idle")}, {"a": last}),
-        SOUND_STATES,
-        WRONG_STATES,
-    ),
+    "states": (lambda ops, last: state_faults(ops, {"a": AgentState(1, "idle")}, {"a": last}), SOUND_STATES,
+               WRONG_STATES),
     "locks": (lock_faults, SOUND_LOCKS, WRONG_LOCKS),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("part", JUDGES)

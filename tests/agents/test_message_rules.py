@@ -73,13 +73,9 @@ def test_an_idempotency_key_with_other_content_is_a_conflict(open_store: Opened)
         for text in ("one", "two")
     ]
     content: dict[str, Any] = {
-        "payload": {"n": [1]},
-        "to": "bob",
-        "trajectory_id": task,
-        "artifact_ids": artifacts[:1],
-        "expires_in_ms": 60_000,
-        "idempotency_key": "k",
-    }
+        "payload": {"n": [1]}, "to": "bob", "trajectory_id": task, "artifact_ids": artifacts[:1],
+        "expires_in_ms": 60_000, "idempotency_key": "k",
+    }  # fmt: skip
 
     def send(**other: Any) -> Any:
         fields = content | other

@@ -60,19 +60,16 @@ def test_no_statement_needs_more_than_postgresql_14() -> None:
     assert newer(rendered("postgres", RELATIONS)) == []
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
-        'CREATE UNIQUE INDEX i ON t ("a") NULLS NOT DISTINCT',
-        "MERGE INTO t USING u ON true WHEN MATCHED THEN DELETE",
-        "SELECT max(xid) FROM change",
-        "SELECT any_value(a) FROM t",
-        "SELECT * FROM json_table('[]', '$' COLUMNS (a int))",
-        "SET LOCAL transaction_timeout = 5",
-        "UPDATE t SET a = 1 RETURNING old.a",
-        "INSERT INTO t VALUES (uuidv7())",
-    ],
-)
+@pytest.mark.parametrize("statement", [
+    'CREATE UNIQUE INDEX i ON t ("a") NULLS NOT DISTINCT',
+    "MERGE INTO t USING u ON true WHEN MATCHED THEN DELETE",
+    "SELECT max(xid) FROM change",
+    "SELECT any_value(a) FROM t",
+    "SELECT * FROM json_table('[]', '$' COLUMNS (a int))",
+    "SET LOCAL transaction_timeout = 5",
+    "UPDATE t SET a = 1 RETURNING old.a",
+    "INSERT INTO t VALUES (uuidv7())",
+])  # fmt: skip
 def test_planted_statement_is_seen(statement: str) -> None:
     assert len(newer(statement)) == 1
     assert list(texts(f"X = {statement!r}")) == [(1, statement)]

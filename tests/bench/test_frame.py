@@ -44,19 +44,16 @@ def test_the_best_peer_decides_and_asides_do_not() -> None:
     assert "recall 0.80" in (beside.peer_name or "")
 
 
-@pytest.mark.parametrize(
-    ("limits", "ours_s", "met"),
-    [
-        ({"goal": 3.0}, 1.0, True),
-        ({"goal": 3.0}, 1.001, False),
-        ({"at_most": 0.5}, 1.5, True),
-        ({"at_most": 0.5}, 1.501, False),
-        ({"at_most_s": 2.0}, 2.0, True),
-        ({"at_most_s": 2.0}, 2.001, False),
-        ({"goal": 3.0, "at_most_s": 2.0}, 1.5, False),
-        ({}, 1.0, None),
-    ],
-)
+@pytest.mark.parametrize(("limits", "ours_s", "met"), [
+    ({"goal": 3.0}, 1.0, True),
+    ({"goal": 3.0}, 1.001, False),
+    ({"at_most": 0.5}, 1.5, True),
+    ({"at_most": 0.5}, 1.501, False),
+    ({"at_most_s": 2.0}, 2.0, True),
+    ({"at_most_s": 2.0}, 2.001, False),
+    ({"goal": 3.0, "at_most_s": 2.0}, 1.5, False),
+    ({}, 1.0, None),
+])  # fmt: skip
 def test_goals(limits: dict[str, float], ours_s: float, met: bool | None) -> None:
     rows = table([timed("t", OURS, "avx2", ours_s, **limits), timed("t", PEER, "peer", 3.0)], [])
     assert rows[0].met is met

@@ -86,13 +86,10 @@ def test_content_in_parts_and_loose_forms(here: Path) -> None:
     lines = [
         {"role": "developer", "content": "be brief"},
         {"role": "user", "content": parts, "created_at": 1_700_000_000},
-        {
-            "role": "assistant",
-            "content": "",
-            "tool_calls": [{**CALL, "function": {"name": "f", "arguments": {"a": 1}}}],
-        },
+        {"role": "assistant", "content": "",
+         "tool_calls": [{**CALL, "function": {"name": "f", "arguments": {"a": 1}}}]},
         {"role": "user", "content": "in ms", "timestamp": 1_700_000_000_000},
-    ]
+    ]  # fmt: skip
     found = caliber_json("ingest", "chat", write("parts.jsonl", lines))
     assert found["other_parts"] == 1
     turns = stored()
@@ -147,17 +144,14 @@ def test_the_same_log_of_two_owners_is_two_tasks_and_each_grows_by_itself(here: 
     assert counts == [3, 5, 3, 3]
 
 
-@pytest.mark.parametrize(
-    ("owner", "fault"),
-    [
-        ("", "the name is empty"),
-        ("user:", "the name is empty"),
-        ("agent:maria", "'maria' is not an id"),
-        ("note:0190f3c2-7c00-7000-8000-000000000001", "an owner is a user or an agent"),
-        ("system:0190f3c2-7c00-7000-8000-000000000001", "an owner is a user or an agent"),
-        ("0190f3c2-7c00-7000-8000-000000000001", "an id without its kind"),
-    ],
-)
+@pytest.mark.parametrize(("owner", "fault"), [
+    ("", "the name is empty"),
+    ("user:", "the name is empty"),
+    ("agent:maria", "'maria' is not an id"),
+    ("note:0190f3c2-7c00-7000-8000-000000000001", "an owner is a user or an agent"),
+    ("system:0190f3c2-7c00-7000-8000-000000000001", "an owner is a user or an agent"),
+    ("0190f3c2-7c00-7000-8000-000000000001", "an id without its kind"),
+])  # fmt: skip
 def test_an_owner_that_is_none_is_refused_before_anything_is_read(here: Path, owner: str, fault: str) -> None:
     assert fault in caliber("ingest", "chat", "nowhere.jsonl", "--for", owner, code=2).stderr
     assert stored() == []

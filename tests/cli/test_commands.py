@@ -283,27 +283,24 @@ def test_context_trace_accounts_for_every_candidate(remembered: Path) -> None:
     assert len(window["assembly_trace"]) == explained["inputs"]["candidates"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["context", "nonsense"], "no trajectory"),
-        (["context", UNKNOWN], "db list trajectories"),
-        (["context", "latest", "--max-tokens", "0"], "max-tokens"),
-        (["context", "latest", "--max-tokens", "-5"], "max-tokens"),
-        (["context", "latest", "--max-tokens", "999999"], "token_budget"),
-        (["explain", UNKNOWN], "caliber db list windows"),
-        (["explain", "x"], "no window"),
-        (["replay", UNKNOWN], "was not found"),
-        (["search", "x", "--filter", "nonsense"], "NAME=VALUE"),
-        (["search", "x", "--filter", "nonsense=1"], "cannot be filtered by"),
-        (["search", "x", "--filter", "note_type=wild"], "must be one of"),
-        (["search", "x", "--filter", "trajectory_id=wild"], "no trajectory_id"),
-        (["search", "x", "--kind", "wild"], "unknown kind; there are note"),
-        (["search", "x", "--limit", "0"], "limit"),
-        (["search", "x", "--limit", "100000"], "at most 999"),
-        (["db", "list", "wild"], "wild"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "said"), [
+    (["context", "nonsense"], "no trajectory"),
+    (["context", UNKNOWN], "db list trajectories"),
+    (["context", "latest", "--max-tokens", "0"], "max-tokens"),
+    (["context", "latest", "--max-tokens", "-5"], "max-tokens"),
+    (["context", "latest", "--max-tokens", "999999"], "token_budget"),
+    (["explain", UNKNOWN], "caliber db list windows"),
+    (["explain", "x"], "no window"),
+    (["replay", UNKNOWN], "was not found"),
+    (["search", "x", "--filter", "nonsense"], "NAME=VALUE"),
+    (["search", "x", "--filter", "nonsense=1"], "cannot be filtered by"),
+    (["search", "x", "--filter", "note_type=wild"], "must be one of"),
+    (["search", "x", "--filter", "trajectory_id=wild"], "no trajectory_id"),
+    (["search", "x", "--kind", "wild"], "unknown kind; there are note"),
+    (["search", "x", "--limit", "0"], "limit"),
+    (["search", "x", "--limit", "100000"], "at most 999"),
+    (["db", "list", "wild"], "wild"),
+])  # fmt: skip
 def test_mistakes_end_with_two_and_say_what_to_do(remembered: Path, arguments: list[str], said: str) -> None:
     assert said in caliber(*arguments, code=2).stderr
     error = caliber_json(*arguments, code=2)["error"]

@@ -127,20 +127,17 @@ def test_a_record_that_came_late_is_explained_by_legs_and_what_came_before(world
     assert missed["breakdown"]["vector"] < best["breakdown"]["vector"]
 
 
-@pytest.mark.parametrize(
-    ("question", "options", "code", "said"),
-    [
-        ({"query": "x", "expected": UNKNOWN}, (), "no_such_record", "has this id"),
-        ({"query": "x", "expected": "nobody wrote that"}, (), "no_such_record", "holds this text"),
-        ({"query": "x", "expected": "trajectory"}, (), "not_searchable", "it is a trajectory"),
-        ({"query": "backups", "expected": "turn"}, ("--kind", "note"), "other_kind", "only note was searched"),
-        ({"query": "backups", "expected": "turn", "kinds": ["artifact"]}, (), "other_kind", "only artifact"),
-        ({"query": "sqlite", "expected": "sqlite", "filter": {"note_type": "gotcha"}}, (), "filtered", "note_type"),
-        ({"query": "backups", "expected": "turn", "filter": {"note_type": "fact"}}, (), "filtered", "a turn has not"),
-        ({"query": "rate limit", "expected": "spring"}, (), "invalid", "it held until 2024-03-31"),
-        ({"query": "service", "expected": "scope"}, (), "invalid", "no summary"),
-    ],
-)
+@pytest.mark.parametrize(("question", "options", "code", "said"), [
+    ({"query": "x", "expected": UNKNOWN}, (), "no_such_record", "has this id"),
+    ({"query": "x", "expected": "nobody wrote that"}, (), "no_such_record", "holds this text"),
+    ({"query": "x", "expected": "trajectory"}, (), "not_searchable", "it is a trajectory"),
+    ({"query": "backups", "expected": "turn"}, ("--kind", "note"), "other_kind", "only note was searched"),
+    ({"query": "backups", "expected": "turn", "kinds": ["artifact"]}, (), "other_kind", "only artifact"),
+    ({"query": "sqlite", "expected": "sqlite", "filter": {"note_type": "gotcha"}}, (), "filtered", "note_type"),
+    ({"query": "backups", "expected": "turn", "filter": {"note_type": "fact"}}, (), "filtered", "a turn has not"),
+    ({"query": "rate limit", "expected": "spring"}, (), "invalid", "it held until 2024-03-31"),
+    ({"query": "service", "expected": "scope"}, (), "invalid", "no summary"),
+])  # fmt: skip
 def test_what_cannot_come_says_why(
     question: dict[str, Any], options: tuple[str, ...], code: str, said: str, world: World
 ) -> None:
@@ -204,15 +201,12 @@ def test_what_has_nothing_in_common_and_what_has_no_vector(tmp_path: Path) -> No
 PLACE = {
     "name": "place",
     "type": "semantic",
-    "fields": [
-        {"name": "title", "type": "text"},
-        {"name": "rank", "type": "int"},
-        {"name": "sure", "type": "bool", "optional": True},
-        {"name": "ticket_id", "type": "text", "optional": True},
-    ],
+    "fields": [{"name": "title", "type": "text"}, {"name": "rank", "type": "int"},
+               {"name": "sure", "type": "bool", "optional": True},
+               {"name": "ticket_id", "type": "text", "optional": True}],
     "retention": {"kind": "persistent"},
     "indexes": [{"field": "title", "type": "gin"}, {"field": "ticket_id", "type": "btree"}],
-}
+}  # fmt: skip
 UNSEARCHED = {**PLACE, "name": "parcel", "indexes": []}
 
 
@@ -253,12 +247,9 @@ def test_declared_memories_are_asked_for_and_explained(tmp_path: Path) -> None:
         ({"query": "bay", "expected": "bay", "kinds": ["note"]}, "other_kind", "it is a place; only note"),
         ({"query": "bay", "expected": "bay", "filter": {"rank": 2}}, "filtered", "rank = 2"),
         ({"query": "old", "expected": "old"}, "invalid", "archived at"),
-        (
-            {"query": "box", "expected": "parcel"},
-            "not_searchable",
-            "search finds note, artifact, turn, scope, todo, place",
-        ),
-    )
+        ({"query": "box", "expected": "parcel"}, "not_searchable",
+         "search finds note, artifact, turn, scope, todo, place"),
+    )  # fmt: skip
     misses = world.eval(*(question for question, _, _ in wanted))["misses"]
     for missed, (_, code, said) in zip(misses, wanted, strict=True):
         assert (missed["code"], said in missed["why"]) == (code, True), missed
@@ -302,24 +293,21 @@ def test_people_read_figures_and_reasons(world: World) -> None:
     assert "nothing was missed" in run("-c", world.file, "eval", everything).stdout
 
 
-@pytest.mark.parametrize(
-    ("line", "fault"),
-    [
-        ("{", "not JSON"),
-        ("[1]", "expected an object, got list"),
-        ('{"query": "x"}', "expected must be"),
-        ('{"query": "x", "expected": []}', "expected must be"),
-        ('{"query": "x", "expected": ["a", 1]}', "expected must be"),
-        ('{"query": "", "expected": "a"}', "query must be"),
-        ('{"expected": "a"}', "query must be"),
-        ('{"qeury": "x", "expected": "a"}', "did you mean 'query'"),
-        ('{"query": "x", "expected": "a", "as_of": "soon"}', "as_of must be an instant"),
-        ('{"query": "x", "expected": "a", "as_of": "2024-01-01T00:00:00"}', "time zone"),
-        ('{"query": "x", "expected": "a", "as_of": 5}', "as_of must be an instant"),
-        ('{"query": "x", "expected": "a", "kinds": []}', "kinds must be"),
-        ("[" * 100_000, "nested too deeply"),
-    ],
-)
+@pytest.mark.parametrize(("line", "fault"), [
+    ("{", "not JSON"),
+    ("[1]", "expected an object, got list"),
+    ('{"query": "x"}', "expected must be"),
+    ('{"query": "x", "expected": []}', "expected must be"),
+    ('{"query": "x", "expected": ["a", 1]}', "expected must be"),
+    ('{"query": "", "expected": "a"}', "query must be"),
+    ('{"expected": "a"}', "query must be"),
+    ('{"qeury": "x", "expected": "a"}', "did you mean 'query'"),
+    ('{"query": "x", "expected": "a", "as_of": "soon"}', "as_of must be an instant"),
+    ('{"query": "x", "expected": "a", "as_of": "2024-01-01T00:00:00"}', "time zone"),
+    ('{"query": "x", "expected": "a", "as_of": 5}', "as_of must be an instant"),
+    ('{"query": "x", "expected": "a", "kinds": []}', "kinds must be"),
+    ("[" * 100_000, "nested too deeply"),
+])  # fmt: skip
 def test_a_bad_line_is_named_and_nothing_is_measured(line: str, fault: str, world: World) -> None:
     file = world.folder / "bad.jsonl"
     file.write_text('{"query": "x", "expected": "a"}\n\n' + line + "\n" + '{"query": 5}\n')

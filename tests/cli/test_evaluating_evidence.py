@@ -12,22 +12,19 @@ TEXT = (
 )
 
 
-@pytest.mark.parametrize(
-    ("content", "held"),
-    [
-        ("Pixel is a collie.", True),
-        ("I adopted a greyhound from the shelter.", True),
-        ("I  adopted\na greyhound from\tthe shelter.", True),
-        ("No. I never said that I ran.", True),
-        ("I never said that I ran.", False),  # the end of another message
-        ("No.", False),  # the beginning of one
-        ("a collie", False),
-        ("pixel is a collie.", False),
-        ("Yes, of course, the whole marathon.", False),  # cut
-        ("", False),
-        (" \n", False),
-    ],
-)
+@pytest.mark.parametrize(("content", "held"), [
+    ("Pixel is a collie.", True),
+    ("I adopted a greyhound from the shelter.", True),
+    ("I  adopted\na greyhound from\tthe shelter.", True),
+    ("No. I never said that I ran.", True),
+    ("I never said that I ran.", False),  # the end of another message
+    ("No.", False),  # the beginning of one
+    ("a collie", False),
+    ("pixel is a collie.", False),
+    ("Yes, of course, the whole marathon.", False),  # cut
+    ("", False),
+    (" \n", False),
+])  # fmt: skip
 def test_a_record_is_held_when_its_whole_content_is_one_message(content: str, held: bool) -> None:
     assert Wanted("x", content).held_in(TEXT) is held
 

@@ -98,27 +98,24 @@ def edit(old: str, new: str) -> None:
     path.write_text(text.replace(old, new, 1))
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "says"),
-    [
-        ("env:VOYAGE_API_KEY", "env:NOT_SET_ANYWHERE", "the environment variable NOT_SET_ANYWHERE is not set"),
-        ('input_type = "none"', 'input_type = "poem"', "must be one of none, document, query"),
-        (', input_type = "none"', "", "embedding_provider.options.input_type is required"),
-        ('input_type = "none"', 'input_type = "none", speed = 3', "speed"),
-        ("send_dimensions = true", "send_dimensions = 1", "must be true or false"),
-        ("batch_tokens = 100000", "batch_tokens = 0", "must be a whole number from 1"),
-        ('endpoint = "https://api.voyageai.com/v1"', "", "embedding_provider.endpoint is required"),
-        ("https://api.voyageai.com", "http://api.voyageai.com", "use https"),
-        ("https://api.voyageai.com/v1", "https://", "is not a URL"),
-        ("https://api.voyageai.com/v1", "https://[api", "is not a URL"),
-        ("https://api.voyageai.com/v1", "https://api.voyageai.com:99999/v1", "is not a URL"),
-        ("https://api.voyageai.com/v1", "https://api.voyageai.com/v1?version=2", "must end with its path"),
-        ("https://api.voyageai.com/v1", "https://böse.example/v1", "must be plain ASCII"),
-        ('trusted = "usual"', 'trusted = "/no/such/file.pem"', "there is no such file"),
-        ('api_key = "env:VOYAGE_API_KEY"', "", "embedding_provider.api_key is required"),
-        ('prompts = "builtin"', 'prompts = "/no/such/folder"', "summarize.txt"),
-    ],
-)
+@pytest.mark.parametrize(("old", "new", "says"), [
+    ("env:VOYAGE_API_KEY", "env:NOT_SET_ANYWHERE", "the environment variable NOT_SET_ANYWHERE is not set"),
+    ('input_type = "none"', 'input_type = "poem"', "must be one of none, document, query"),
+    (', input_type = "none"', "", "embedding_provider.options.input_type is required"),
+    ('input_type = "none"', 'input_type = "none", speed = 3', "speed"),
+    ("send_dimensions = true", "send_dimensions = 1", "must be true or false"),
+    ("batch_tokens = 100000", "batch_tokens = 0", "must be a whole number from 1"),
+    ('endpoint = "https://api.voyageai.com/v1"', "", "embedding_provider.endpoint is required"),
+    ("https://api.voyageai.com", "http://api.voyageai.com", "use https"),
+    ("https://api.voyageai.com/v1", "https://", "is not a URL"),
+    ("https://api.voyageai.com/v1", "https://[api", "is not a URL"),
+    ("https://api.voyageai.com/v1", "https://api.voyageai.com:99999/v1", "is not a URL"),
+    ("https://api.voyageai.com/v1", "https://api.voyageai.com/v1?version=2", "must end with its path"),
+    ("https://api.voyageai.com/v1", "https://böse.example/v1", "must be plain ASCII"),
+    ('trusted = "usual"', 'trusted = "/no/such/file.pem"', "there is no such file"),
+    ('api_key = "env:VOYAGE_API_KEY"', "", "embedding_provider.api_key is required"),
+    ('prompts = "builtin"', 'prompts = "/no/such/folder"', "summarize.txt"),
+])  # fmt: skip
 def test_check_names_what_is_wrong_with_a_provider(old: str, new: str, says: str) -> None:
     # C-104, C-105
     run("init", "--full", "--embedding", "voyage", "--summaries", "anthropic")

@@ -147,22 +147,19 @@ def test_a_program_overrides_its_base_too(tmp_path: Path) -> None:
 # --- what is no base -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("value", "says"),
-    [
-        ('"chat_companion"', "did you mean chat-companion? there are reference, coding-agent"),
-        ('"Chat-Companion"', "did you mean chat-companion?"),
-        ('"helper"', "there is no such profile; there are reference"),
-        ('""', "there is no such profile"),
-        (f'"{"x" * 10_000}"', "there is no such profile"),
-        ('"other.toml"', "names a profile, not a file: a file cannot be the base of another"),
-        ('"caliber.toml"', "names a profile, not a file"),
-        ("7", "must be the name of a profile in quotes: reference"),
-        ("true", "must be the name of a profile in quotes"),
-        ('["reference"]', "must be the name of a profile in quotes"),
-        ('{ base = "reference" }', "must be the name of a profile in quotes"),
-    ],
-)
+@pytest.mark.parametrize(("value", "says"), [
+    ('"chat_companion"', "did you mean chat-companion? there are reference, coding-agent"),
+    ('"Chat-Companion"', "did you mean chat-companion?"),
+    ('"helper"', "there is no such profile; there are reference"),
+    ('""', "there is no such profile"),
+    (f'"{"x" * 10_000}"', "there is no such profile"),
+    ('"other.toml"', "names a profile, not a file: a file cannot be the base of another"),
+    ('"caliber.toml"', "names a profile, not a file"),
+    ("7", "must be the name of a profile in quotes: reference"),
+    ("true", "must be the name of a profile in quotes"),
+    ('["reference"]', "must be the name of a profile in quotes"),
+    ('{ base = "reference" }', "must be the name of a profile in quotes"),
+])  # fmt: skip
 def test_what_is_no_profile_is_refused_with_what_there_is(value: str, says: str, tmp_path: Path) -> None:
     (fault,) = faults(f"base = {value}\n")
     assert isinstance(fault, InvalidConfigValue)

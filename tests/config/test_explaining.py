@@ -58,17 +58,14 @@ def test_an_entry_of_a_table_is_explained_as_knobs_are() -> None:
     assert "artifact: A tool loop" in every.why
 
 
-@pytest.mark.parametrize(
-    ("wrong", "meant"),
-    [
-        ("assembly.fill_ration", "assembly.fill_ratio"),
-        ("fill_ratio", "assembly.fill_ratio"),
-        ("search.wieghts.vector", "search.weights.vector"),
-        ("token_bugdet", "token_budget"),
-        ("embedding.embed.nte", "embedding.embed"),
-        ("embedding.embed_turns", "embedding.embed"),
-    ],
-)
+@pytest.mark.parametrize(("wrong", "meant"), [
+    ("assembly.fill_ration", "assembly.fill_ratio"),
+    ("fill_ratio", "assembly.fill_ratio"),
+    ("search.wieghts.vector", "search.weights.vector"),
+    ("token_bugdet", "token_budget"),
+    ("embedding.embed.nte", "embedding.embed"),
+    ("embedding.embed_turns", "embedding.embed"),
+])  # fmt: skip
 def test_a_near_miss_is_answered_with_what_was_meant(wrong: str, meant: str) -> None:
     with pytest.raises(InvalidConfigValue, match=f"did you mean {meant}"):
         explain(wrong)
@@ -96,19 +93,16 @@ def test_the_command_explains_knobs_and_sections(tmp_path: Path, monkeypatch: py
     assert "has faults" in caliber("check", "--explain", "token_budget").stdout
 
 
-@pytest.mark.parametrize(
-    ("key", "accepts"),
-    [
-        ("section_priorities.custom", "A list of [text, whole number]."),
-        ("assembly.section_shares", "A table of name = [number, number]."),
-        ("embedding.embed", "A table of name = one of behind, commit, off."),
-        ("embedding.embed.turn", "One of behind, commit, off."),
-        ("pcp.anti_sprawl.vocabulary", "A list of text."),
-        ("embedding_provider.api_key", "env:NAME, the name of a variable."),
-        ("access.default_visibility.executor", "A list of one of orchestrator, optimizer, reviewer, executor."),
-        ("system_instructions", "text"),
-    ],
-)
+@pytest.mark.parametrize(("key", "accepts"), [
+    ("section_priorities.custom", "A list of [text, whole number]."),
+    ("assembly.section_shares", "A table of name = [number, number]."),
+    ("embedding.embed", "A table of name = one of behind, commit, off."),
+    ("embedding.embed.turn", "One of behind, commit, off."),
+    ("pcp.anti_sprawl.vocabulary", "A list of text."),
+    ("embedding_provider.api_key", "env:NAME, the name of a variable."),
+    ("access.default_visibility.executor", "A list of one of orchestrator, optimizer, reviewer, executor."),
+    ("system_instructions", "text"),
+])  # fmt: skip
 def test_what_a_knob_accepts_has_the_shape_of_its_value(key: str, accepts: str) -> None:
     assert f"accepts      {accepts}" in caliber("check", "--explain", key).stdout
 

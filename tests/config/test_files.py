@@ -35,24 +35,21 @@ def one_fault(call: Callable[[], object]) -> ConfigError:
     return fault
 
 
-@pytest.mark.parametrize(
-    ("text", "where"),
-    [
-        ("", "line 1, column 1"),
-        ('{"token_budget": }', "line 1, column 18"),
-        ('{\n  "a": 1,\n  "b" 2\n}', "line 3, column 7"),
-        ("[1, 2]", "must be an object"),
-        ("null", "must be an object"),
-        ('{"a": NaN}', "NaN"),
-        ('{"a": -Infinity}', "-Infinity"),
-        ('{"a": 1, "a": 2}', "'a' comes twice"),
-        ('{"a": {"b": 1, "b": 1}}', "'b' comes twice"),
-        ('{"a": ' + "9" * 5_000 + "}", "4300 digits"),
-        ("[" * 200_000, "nested too deeply"),
-        ('{"a":' * 200_000, "nested too deeply"),
-        (" " * (MAX_BYTES + 1), "longer than"),
-    ],
-)
+@pytest.mark.parametrize(("text", "where"), [
+    ("", "line 1, column 1"),
+    ('{"token_budget": }', "line 1, column 18"),
+    ('{\n  "a": 1,\n  "b" 2\n}', "line 3, column 7"),
+    ("[1, 2]", "must be an object"),
+    ("null", "must be an object"),
+    ('{"a": NaN}', "NaN"),
+    ('{"a": -Infinity}', "-Infinity"),
+    ('{"a": 1, "a": 2}', "'a' comes twice"),
+    ('{"a": {"b": 1, "b": 1}}', "'b' comes twice"),
+    ('{"a": ' + "9" * 5_000 + "}", "4300 digits"),
+    ("[" * 200_000, "nested too deeply"),
+    ('{"a":' * 200_000, "nested too deeply"),
+    (" " * (MAX_BYTES + 1), "longer than"),
+])  # fmt: skip
 def test_json_that_does_not_parse_is_one_fault_of_field_json(text: str, where: str) -> None:
     # C-123 K-007, design section 10: parsers are bounded in depth and size
     fault = one_fault(lambda: CaliberConfig.from_json(text))
@@ -63,18 +60,15 @@ def test_json_that_does_not_parse_is_one_fault_of_field_json(text: str, where: s
     assert where in str(fault)
 
 
-@pytest.mark.parametrize(
-    ("text", "where"),
-    [
-        ("token_budget = ", "line 1, column 16"),
-        ("a = 1\nb = = 2\n", "line 2, column 5"),
-        ("a = 1\na = 2\n", "line 2"),
-        ("[a]\n[a]\n", "line 2"),
-        ("a = " + "[" * 100_000, "nested too deeply"),
-        ("a = 2026-13-45", "line 1"),
-        ("#" * (MAX_BYTES + 1), "longer than"),
-    ],
-)
+@pytest.mark.parametrize(("text", "where"), [
+    ("token_budget = ", "line 1, column 16"),
+    ("a = 1\nb = = 2\n", "line 2, column 5"),
+    ("a = 1\na = 2\n", "line 2"),
+    ("[a]\n[a]\n", "line 2"),
+    ("a = " + "[" * 100_000, "nested too deeply"),
+    ("a = 2026-13-45", "line 1"),
+    ("#" * (MAX_BYTES + 1), "longer than"),
+])  # fmt: skip
 def test_toml_that_does_not_parse_is_one_fault_of_field_toml(text: str, where: str) -> None:
     # C-123
     fault = one_fault(lambda: CaliberConfig.from_toml(text))

@@ -160,20 +160,17 @@ def test_knobs_that_must_agree_follow_a_changed_one(changes: dict[str, Any], exp
 
 
 @pytest.mark.parametrize("name", profiles.PROFILES)
-@pytest.mark.parametrize(
-    "sections",
-    [
-        {"search": {"candidate_factor": 5}},
-        {"pcp": {"dosage": {"max_notes_in_window": 7}}, "aio": {"workers": 2}},
-        {"assembly": {"evict_block_turns": 32}},
-        {"summaries": {"max_tokens": 32}},
-        {"storage": {"durability": "group"}},
-        {"access": {"ownership": "role"}},
-        {"context_window_persistence": {"kind": "permanent"}, "retention": {"windows_ms": "forever"}},
-        {"embedding_provider": {"provider_type": "static", "dimensions": 64}},
-        {"search": {}},
-    ],
-)
+@pytest.mark.parametrize("sections", [
+    {"search": {"candidate_factor": 5}},
+    {"pcp": {"dosage": {"max_notes_in_window": 7}}, "aio": {"workers": 2}},
+    {"assembly": {"evict_block_turns": 32}},
+    {"summaries": {"max_tokens": 32}},
+    {"storage": {"durability": "group"}},
+    {"access": {"ownership": "role"}},
+    {"context_window_persistence": {"kind": "permanent"}, "retention": {"windows_ms": "forever"}},
+    {"embedding_provider": {"provider_type": "static", "dimensions": 64}},
+    {"search": {}},
+])  # fmt: skip
 def test_a_section_changes_the_knobs_it_names(
     name: str, sections: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -178,15 +178,12 @@ def test_long_values_are_cut() -> None:
     assert len(str(caught.value)) < 600
 
 
-@pytest.mark.parametrize(
-    ("name", "secret"),
-    [
-        *((name, True) for name in ("api_key", "apiKey", "OPENAI_API_KEY", "password", "auth_token", "Authorization")),
-        *((name, True) for name in ("dsn", "client-secret", "connection_string", "credentials", "token")),
-        *((name, False) for name in ("max_tokens", "tokens", "keyboard", "author", "model", "monkey")),
-        *((name, False) for name in ("token_budget", "bytes_per_token", "key_size")),
-    ],
-)
+@pytest.mark.parametrize(("name", "secret"), [
+    *((name, True) for name in ("api_key", "apiKey", "OPENAI_API_KEY", "password", "auth_token", "Authorization")),
+    *((name, True) for name in ("dsn", "client-secret", "connection_string", "credentials", "token")),
+    *((name, False) for name in ("max_tokens", "tokens", "keyboard", "author", "model", "monkey")),
+    *((name, False) for name in ("token_budget", "bytes_per_token", "key_size")),
+])  # fmt: skip
 def test_names_that_hold_secrets_are_told_from_others(name: str, secret: bool) -> None:
     assert is_secret_name(name) is secret
 

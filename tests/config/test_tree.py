@@ -288,42 +288,39 @@ def test_a_wrong_value_is_refused_where_it_stands(path: str, value: Any) -> None
     assert all(error.context["reason"] for error in at_path if isinstance(error, InvalidConfigValue))
 
 
-@each(
-    ("path", "value"),
-    [
-        ("token_budget", 2_000_000),
-        ("section_priorities.history", 0),
-        ("section_priorities.custom", [["tools", 0], ["safety", 99]]),
-        ("contradiction_threshold", 0),
-        ("contradiction_threshold", 1),
-        ("llm_retry_config.max_retries", 0),
-        ("llm_retry_config.backoff_multiplier", 1.000001),
-        ("lock_timeout", 1),  # K-112: sub-second durations are positive
-        ("lock_timeout", "1ms"),
-        ("lock_timeout", INT64),
-        ("min_relevance_threshold", 0.0),
-        ("vector.hnsw_m", 2),
-        ("vector.hnsw_ef_construction", 32),
-        ("storage.path", "env:CALIBER_STORE"),
-        ("storage.path", ":memory:"),
-        ("storage.durability", Durability.GROUP),
-        ("resident.feed_poll_ms", 0),
-        ("resident.warm_after_ms", 0),
-        ("retention.changes_ms", None),
-        ("retention.changes_ms", "forever"),
-        ("assembly.section_shares", {}),
-        ("assembly.section_shares", {"user": [0, 0], "recall": [1, 1]}),
-        ("embedding.embed", {"default": "off"}),
-        ("embedding.embed", {"default": "commit", "turn": "behind", "scope": "off"}),
-        ("recall.limit", 0),
-        ("recall.from", "tenant"),
-        ("embedding_provider.options", {"a": [1, 2.5, {"b": True}], "c": "d"}),
-        ("embedding_provider.endpoint", "http://localhost:11434/v1"),
-        ("embedding_provider.api_key", "env:OPENAI_API_KEY"),
-        ("summarization_provider", None),
-        ("policies", []),
-    ],
-)
+@each(("path", "value"), [
+    ("token_budget", 2_000_000),
+    ("section_priorities.history", 0),
+    ("section_priorities.custom", [["tools", 0], ["safety", 99]]),
+    ("contradiction_threshold", 0),
+    ("contradiction_threshold", 1),
+    ("llm_retry_config.max_retries", 0),
+    ("llm_retry_config.backoff_multiplier", 1.000001),
+    ("lock_timeout", 1),  # K-112: sub-second durations are positive
+    ("lock_timeout", "1ms"),
+    ("lock_timeout", INT64),
+    ("min_relevance_threshold", 0.0),
+    ("vector.hnsw_m", 2),
+    ("vector.hnsw_ef_construction", 32),
+    ("storage.path", "env:CALIBER_STORE"),
+    ("storage.path", ":memory:"),
+    ("storage.durability", Durability.GROUP),
+    ("resident.feed_poll_ms", 0),
+    ("resident.warm_after_ms", 0),
+    ("retention.changes_ms", None),
+    ("retention.changes_ms", "forever"),
+    ("assembly.section_shares", {}),
+    ("assembly.section_shares", {"user": [0, 0], "recall": [1, 1]}),
+    ("embedding.embed", {"default": "off"}),
+    ("embedding.embed", {"default": "commit", "turn": "behind", "scope": "off"}),
+    ("recall.limit", 0),
+    ("recall.from", "tenant"),
+    ("embedding_provider.options", {"a": [1, 2.5, {"b": True}], "c": "d"}),
+    ("embedding_provider.endpoint", "http://localhost:11434/v1"),
+    ("embedding_provider.api_key", "env:OPENAI_API_KEY"),
+    ("summarization_provider", None),
+    ("policies", []),
+])  # fmt: skip
 def test_values_at_the_limits_are_accepted(path: str, value: Any) -> None:
     config = CaliberConfig.from_mapping(put(sample(), path, value))
     assert CaliberConfig.from_json(config.canonical_json()) == config
@@ -384,25 +381,22 @@ def test_adapters_of_later_issues_are_refused_when_they_are_opened(adapter: str,
         assert caught.value.context["provider"] == adapter
 
 
-@pytest.mark.parametrize(
-    ("path", "value"),
-    [
-        ("\ud800", 1),
-        ("storage.\ud800\n", 1),
-        ("token_budget.\ud800", 2),
-        ("\x1b[31mred\n", 1),
-        ("x" * 10_000, 1),
-        ("storage.path", "a\ud800b"),
-        ("assembly.section_shares", {"\x1b\n": [0, 1]}),
-        ("embedding.embed", {"default": "commit", "\x1b\n": "off"}),
-        ("embedding.embed", {"default": "commit", "x" * 10_000: "off"}),
-        ("embedding.embed", {"default": "commit", "note": "\x1b\n"}),
-        ("embedding_provider.options", {"\ud800": 1}),
-        ("embedding_provider.options", {"\x1bapi_key": "abc"}),
-        ("section_priorities.custom", [["\n\x1b[31m", 1], ["\n\x1b[31m", 1]]),
-        ("policies", [{"name": "\x1b[31m", "rules": []}]),
-    ],
-)
+@pytest.mark.parametrize(("path", "value"), [
+    ("\ud800", 1),
+    ("storage.\ud800\n", 1),
+    ("token_budget.\ud800", 2),
+    ("\x1b[31mred\n", 1),
+    ("x" * 10_000, 1),
+    ("storage.path", "a\ud800b"),
+    ("assembly.section_shares", {"\x1b\n": [0, 1]}),
+    ("embedding.embed", {"default": "commit", "\x1b\n": "off"}),
+    ("embedding.embed", {"default": "commit", "x" * 10_000: "off"}),
+    ("embedding.embed", {"default": "commit", "note": "\x1b\n"}),
+    ("embedding_provider.options", {"\ud800": 1}),
+    ("embedding_provider.options", {"\x1bapi_key": "abc"}),
+    ("section_priorities.custom", [["\n\x1b[31m", 1], ["\n\x1b[31m", 1]]),
+    ("policies", [{"name": "\x1b[31m", "rules": []}]),
+])  # fmt: skip
 def test_faults_can_be_printed_anywhere(path: str, value: Any) -> None:
     # Neither terminal escapes, nor line breaks, nor lone surrogates from a file reach a terminal or a log.
     with pytest.raises(MultipleErrors) as caught:
@@ -505,29 +499,23 @@ def test_a_kind_is_embedded_as_its_entry_says_or_as_the_default() -> None:
     modes = {"turn": "behind", "fact": "off", "default": "commit"}
     embedding = CaliberConfig.from_mapping(embedding_of(modes, WITH_VECTORS, WITHOUT)).embedding
     assert {kind: embedding.mode_of(kind) for kind in ("turn", "note", "fact", "later")} == {
-        "turn": "behind",
-        "note": "commit",
-        "fact": "off",
-        "later": "commit",
-    }
+        "turn": "behind", "note": "commit", "fact": "off", "later": "commit",
+    }  # fmt: skip
     assert [embedding.entry_of(kind) for kind in ("turn", "note")] == ["turn", "default"]
     changed = SAMPLE.with_overrides(**{"embedding.embed.note": "off"}).embedding.embed
     assert changed == {**SAMPLE.embedding.embed, "note": "off"}
 
 
-@pytest.mark.parametrize(
-    ("kind", "said"),
-    [
-        ("nte", "there is no kind nte; did you mean `note`?"),
-        ("fcat", "did you mean `fact`?"),
-        ("turns", "did you mean `turn`?"),
-        ("turn_buffer", "did you mean `turn`?"),
-        ("zebra", "there is no kind zebra; there are default, scope, turn, artifact, note, todo, fact"),
-        ("session", "there is no kind session"),
-        ("step", "step has no embedding"),
-        ("trajectory", "a task has no text of its own"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "said"), [
+    ("nte", "there is no kind nte; did you mean `note`?"),
+    ("fcat", "did you mean `fact`?"),
+    ("turns", "did you mean `turn`?"),
+    ("turn_buffer", "did you mean `turn`?"),
+    ("zebra", "there is no kind zebra; there are default, scope, turn, artifact, note, todo, fact"),
+    ("session", "there is no kind session"),
+    ("step", "step has no embedding"),
+    ("trajectory", "a task has no text of its own"),
+])  # fmt: skip
 def test_a_kind_that_cannot_be_embedded_is_refused_where_it_stands(kind: str, said: str) -> None:
     # C-122
     error = only(embedding_of({kind: "off", "default": "commit"}, WITH_VECTORS, WITHOUT))
@@ -596,13 +584,9 @@ def test_all_faults_of_a_ruined_configuration_come_at_once() -> None:
     del data["search"]["candidate_factor"]
     found = faults(data)
     assert sorted(type(error).__name__ for error in found) == [
-        "IncompatibleOptions",
-        "InvalidConfigValue",
-        "InvalidConfigValue",
-        "InvalidConfigValue",
-        "MissingRequired",
+        "IncompatibleOptions", "InvalidConfigValue", "InvalidConfigValue", "InvalidConfigValue", "MissingRequired",
         "ProviderNotSupported",
-    ]
+    ]  # fmt: skip
 
 
 # --- what a configuration is ---------------------------------------------------------------------

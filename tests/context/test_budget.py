@@ -502,12 +502,8 @@ def test_turns_of_a_group_that_began_before_the_window_are_left_out(
     window = world.window(config=config, max_tokens=need)
     assert contents(window) == ["meanwhile " * 4, "thanks"]
     assert rules(window, SourceType.TURN) == [
-        "left_with_block",
-        "left_with_block",
-        "standard_inclusion",
-        "group_limit",
-        "standard_inclusion",
-    ]
+        "left_with_block", "left_with_block", "standard_inclusion", "group_limit", "standard_inclusion",
+    ]  # fmt: skip
 
 
 def common(first: str, second: str) -> int:

@@ -219,22 +219,19 @@ def test_a_record_without_an_input_is_refused(world: Any, name: str) -> None:
         unpack_record(raw[:4] + zlib.compress(struct.pack("<I", len(changed)) + changed + body[4 + size :]))
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("measures", ["bytes/1", 0, 1, True, 2, [3]]),
-        ("measures", ["bytes/1", 1, 1, True, -2, [3]]),
-        ("measures", ["bytes/1", 1, 1, 1, 2, [3]]),
-        ("measures", ["bytes/1", 1, 1, True, 2]),
-        ("measures", ["bytes/1", 1, 1, True, 2, [3]]),  # another number of sections
-        ("reserve", [-1, []]),
-        ("reserve", [0, [[1]]]),
-        ("counts", [["user", 3]]),
-        ("counts", [[5, -3]]),
-        ("cut", [[0, 1, -5, True]]),
-        ("cut", [[0, 1, 5, 1]]),
-    ],
-)
+@pytest.mark.parametrize(("name", "value"), [
+    ("measures", ["bytes/1", 0, 1, True, 2, [3]]),
+    ("measures", ["bytes/1", 1, 1, True, -2, [3]]),
+    ("measures", ["bytes/1", 1, 1, 1, 2, [3]]),
+    ("measures", ["bytes/1", 1, 1, True, 2]),
+    ("measures", ["bytes/1", 1, 1, True, 2, [3]]),  # another number of sections
+    ("reserve", [-1, []]),
+    ("reserve", [0, [[1]]]),
+    ("counts", [["user", 3]]),
+    ("counts", [[5, -3]]),
+    ("cut", [[0, 1, -5, True]]),
+    ("cut", [[0, 1, 5, 1]]),
+])  # fmt: skip
 def test_a_record_that_measures_impossibly_is_refused(world: Any, name: str, value: Any) -> None:
     world.turn("hello")
     config = config_of("calibrated")

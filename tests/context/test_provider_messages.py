@@ -110,17 +110,14 @@ OPENAI_PLANTS: dict[str, Plant] = {
     "late result": lambda each: each.insert(3, {"role": "user", "content": "wait"}),
     "result twice": lambda each: each.insert(4, dict(each[3])),
     "one id twice": lambda each: each[2].update(tool_calls=[CALL, CALL]),
-    "long id": lambda each: (
-        each[2].update(tool_calls=[{**CALL, "id": "c" * 41}]),
-        each.pop(3),
-        each[3].update(tool_call_id="c" * 41),
-    ),
+    "long id": lambda each: (each[2].update(tool_calls=[{**CALL, "id": "c" * 41}]), each.pop(3),
+                             each[3].update(tool_call_id="c" * 41)),
     "name": lambda each: each[1].update(name="two words"),
     "name of a tool": lambda each: each[2].update(tool_calls=[{**CALL, "function": {"name": "", "arguments": "{}"}}]),
     "second system": lambda each: each.append(each[0]),
     "no content": lambda each: each[1].update(content=None),
     "is_error": lambda each: each[3].update(is_error=True),
-}
+}  # fmt: skip
 ANTHROPIC_PLANTS: dict[str, Plant] = {
     "roles": lambda each: each.insert(1, {"role": "user", "content": [{"type": "text", "text": "x"}]}),
     "first": lambda each: each.pop(0),

@@ -86,11 +86,8 @@ def test_a_record_keeps_the_inputs(full: Any) -> None:
     assert facts.config_hash == full.config.hash.hex()
     assert (facts.max_tokens, facts.now_us, facts.as_of_us) == (400, inputs.now_us, inputs.as_of_us)
     assert (facts.query, facts.space_id, facts.principal, facts.evaluator) == (
-        "what now?",
-        full.space.space_id,
-        "human:owner",
-        "numpy",
-    )
+        "what now?", full.space.space_id, "human:owner", "numpy",
+    )  # fmt: skip
     assert facts.query_embedding.tolist() == [1, 0, 0, 0]
     assert facts.extra_sections == {"facts": "water is wet"}
     assert {cut.source_type.value for cut in facts.cut_offs} == {"note"}
@@ -463,14 +460,11 @@ def test_explain_says_what_the_limit_of_recall_kept_back(recalling: Any) -> None
         assert answer["reason"].startswith("the 3 most relevant of 8 were taken, down to 0.")
 
 
-@pytest.mark.parametrize(
-    ("overrides", "query", "reason"),
-    [
-        ({}, None, "without a query nothing is recalled"),
-        ({"assembly.relevance": "vector"}, "zeppelin", "by vectors alone (assembly.relevance) nothing is recalled"),
-        ({"recall.limit": 0}, "zeppelin", "with recall.limit = 0 nothing is recalled"),
-    ],
-)
+@pytest.mark.parametrize(("overrides", "query", "reason"), [
+    ({}, None, "without a query nothing is recalled"),
+    ({"assembly.relevance": "vector"}, "zeppelin", "by vectors alone (assembly.relevance) nothing is recalled"),
+    ({"recall.limit": 0}, "zeppelin", "with recall.limit = 0 nothing is recalled"),
+])  # fmt: skip
 def test_explain_says_why_nothing_was_recalled(
     recalling: Any, overrides: dict[str, Any], query: str | None, reason: str
 ) -> None:

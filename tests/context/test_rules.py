@@ -293,15 +293,12 @@ def test_what_is_recalled_from_other_tasks_is_trusted(backend: Any, start: Any) 
 DECISION = {
     "name": "decision",
     "type": "semantic",
-    "fields": [
-        {"name": "title", "type": "text"},
-        {"name": "status", "type": "enum", "values": ["open", "done"]},
-        {"name": "weight", "type": "float", "optional": True},
-        {"name": "body", "type": "text", "optional": True},
-    ],
+    "fields": [{"name": "title", "type": "text"}, {"name": "status", "type": "enum", "values": ["open", "done"]},
+               {"name": "weight", "type": "float", "optional": True},
+               {"name": "body", "type": "text", "optional": True}],
     "retention": {"kind": "persistent"},
     "indexes": [{"field": "title", "type": "hash"}],
-}
+}  # fmt: skip
 
 
 def test_a_declared_memory_is_a_source_of_windows(backend: Any, start: Any) -> None:

@@ -55,11 +55,8 @@ def same_again(world: Any, config: Any, assembled: Any) -> None:
     again = replay(assembled.record, config, Contents(world))
     window = assembled.window
     assert (again.text, again.sections, again.assembly_trace, again.cut_offs) == (
-        window.text,
-        window.sections,
-        window.assembly_trace,
-        window.cut_offs,
-    )
+        window.text, window.sections, window.assembly_trace, window.cut_offs,
+    )  # fmt: skip
 
 
 # --- what enters ---------------------------------------------------------------------------------
@@ -539,19 +536,16 @@ def test_a_rule_for_one_window_ranks_turns(world: Any) -> None:
 # --- what a configuration refuses ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("rules", "said"),
-    [
-        ([rule("nobody")], "there is no memory nobody"),
-        ([rule("turn_buffer"), rule("turn_buffer", name="b")], "another rule injects the conversation"),
-        ([rule("turn_buffer", ("top_k", 1)), rule("note", name="recall")], "is called recall"),
-        ([rule("note", name="current")], "the section current is no rule's"),
-        ([rule("turn_buffer", "summary")], "word for word"),
-        ([rule("note", name="system")], "the section system is no rule's"),
-        ([rule("note"), rule("artifact", name="notes")], "is called notes"),
-        ([rule("note"), rule("note"), rule("artifact", name="note_2")], "is called note_2"),
-    ],
-)
+@pytest.mark.parametrize(("rules", "said"), [
+    ([rule("nobody")], "there is no memory nobody"),
+    ([rule("turn_buffer"), rule("turn_buffer", name="b")], "another rule injects the conversation"),
+    ([rule("turn_buffer", ("top_k", 1)), rule("note", name="recall")], "is called recall"),
+    ([rule("note", name="current")], "the section current is no rule's"),
+    ([rule("turn_buffer", "summary")], "word for word"),
+    ([rule("note", name="system")], "the section system is no rule's"),
+    ([rule("note"), rule("artifact", name="notes")], "is called notes"),
+    ([rule("note"), rule("note"), rule("artifact", name="note_2")], "is called note_2"),
+])  # fmt: skip
 def test_rules_that_cannot_be_are_refused(rules: list[dict[str, Any]], said: str) -> None:
     with pytest.raises(MultipleErrors) as error:
         ruled(*rules)

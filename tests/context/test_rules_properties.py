@@ -243,12 +243,8 @@ def _check(world: Any, config: Any, assembled: Any, once: tuple[OneShot, ...]) -
     # the record: the same bytes, and an answer for every record
     again = replay(assembled.record, config, Contents(world))
     assert (again.text, again.sections, again.assembly_trace, again.cut_offs, again.to_messages()) == (
-        window.text,
-        window.sections,
-        window.assembly_trace,
-        window.cut_offs,
-        window.to_messages(),
-    )
+        window.text, window.sections, window.assembly_trace, window.cut_offs, window.to_messages(),
+    )  # fmt: skip
     included = {item.target_id for item in window.assembly_trace if item.action is not AssemblyAction.EXCLUDE}
     for name in ("note", "artifact", "scope", "turn"):
         relation = snapshot[name]

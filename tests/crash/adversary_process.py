@@ -679,13 +679,9 @@ class Program:
         self.watch()
         self.start()
         {
-            "signals": self.signals,
-            "forks": self.forks,
-            "black hole": self.black_hole,
-            "damage": self.damages,
-            "interrupts": self.interrupts,
-            "nothing": self.nothing,
-        }[self.order["kind"]]()
+            "signals": self.signals, "forks": self.forks, "black hole": self.black_hole, "damage": self.damages,
+            "interrupts": self.interrupts, "nothing": self.nothing,
+        }[self.order["kind"]]()  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -138,11 +138,8 @@ def test_policies_compile_in_their_order() -> None:
     )
     first, second = made.policies
     assert [str(action.action) for action in first.rules[0].actions] == [
-        "summarize",
-        "extract_artifacts",
-        "checkpoint",
-        "prune",
-    ]
+        "summarize", "extract_artifacts", "checkpoint", "prune",
+    ]  # fmt: skip
     assert first.rules[0].actions[3].older_than_ms == 0
     assert [str(action.action) for action in second.rules[0].actions] == ["consolidate_notes", "notify"]
     assert second.rules[1].cron == "0 0 * * *"
@@ -222,20 +219,17 @@ def test_files_include_others_below_their_folder(tmp_path: Path) -> None:
     assert [policy.name for policy in made.policies].count("extra") == 1
 
 
-@pytest.mark.parametrize(
-    ("path", "reason"),
-    [
-        ("../outside.caliber", "lies in the folder of the first file or below it"),
-        ("/etc/passwd.caliber", "lies in the folder of the first file or below it"),
-        ("link.caliber", "lies in the folder of the first file or below it"),
-        ("other.toml", "an included file ends in .caliber"),
-        ("main.caliber", "this file includes itself, perhaps through another"),
-        ("round.caliber", "this file includes itself, perhaps through another"),
-        ("nothing.caliber", "there is no such file"),
-        ("latin.caliber", "is not UTF-8 text"),
-        ("folder.caliber", "is a folder"),
-    ],
-)
+@pytest.mark.parametrize(("path", "reason"), [
+    ("../outside.caliber", "lies in the folder of the first file or below it"),
+    ("/etc/passwd.caliber", "lies in the folder of the first file or below it"),
+    ("link.caliber", "lies in the folder of the first file or below it"),
+    ("other.toml", "an included file ends in .caliber"),
+    ("main.caliber", "this file includes itself, perhaps through another"),
+    ("round.caliber", "this file includes itself, perhaps through another"),
+    ("nothing.caliber", "there is no such file"),
+    ("latin.caliber", "is not UTF-8 text"),
+    ("folder.caliber", "is a folder"),
+])  # fmt: skip
 def test_what_cannot_be_included_is_said_where_it_is_included(tmp_path: Path, path: str, reason: str) -> None:
     folder = tmp_path / "project"
     folder.mkdir()

@@ -81,25 +81,22 @@ def test_credentials_are_never_repeated() -> None:
     assert "sk-123456" not in str(fault)
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("", "a program begins with"),
-        ("memory note {}", "a program begins with"),
-        ('caliber: "0.1.0" { memory a { type: meta }', "this { is not closed"),
-        ('caliber: "0.1.0" { memory a { type: "meta } }', "this text is not closed"),
-        ('caliber: "0.1.0" { /* memory a { type: meta } }', "this comment is not closed"),
-        ('caliber: "0.1.0" { } }', "this } has no opening bracket"),
-        ('caliber: "0.1.0" { } memory a { }', "memory is not expected here: the program ends before it"),
-        ("caliber: \"0.1.0\" { memory a { type: 'meta' } }", "texts stand in double quotes"),
-        ('caliber: "0.1.0" { memory a { b: "\\q" } }', "\\q is not an escape"),
-        ('caliber: "0.1.0" { memory a { b: 99999999999999999999d } }', "longer than 2^63"),
-        ('caliber: "0.1.0" { memory a { b: ' + "(" * 40 + " } }", "nested more than 32 deep"),
-        ('caliber: "0.1.0" { memory a { b: \0 } }', "zero character"),
-        ('caliber: "0.1.0" { memory a { b: "\ud800" } }', "not valid Unicode"),
-        ('caliber: "0.1.0" { memory a { retention: 5 m } }', "5 m"),
-    ],
-)
+@pytest.mark.parametrize(("text", "reason"), [
+    ("", "a program begins with"),
+    ("memory note {}", "a program begins with"),
+    ('caliber: "0.1.0" { memory a { type: meta }', "this { is not closed"),
+    ('caliber: "0.1.0" { memory a { type: "meta } }', "this text is not closed"),
+    ('caliber: "0.1.0" { /* memory a { type: meta } }', "this comment is not closed"),
+    ('caliber: "0.1.0" { } }', "this } has no opening bracket"),
+    ('caliber: "0.1.0" { } memory a { }', "memory is not expected here: the program ends before it"),
+    ("caliber: \"0.1.0\" { memory a { type: 'meta' } }", "texts stand in double quotes"),
+    ('caliber: "0.1.0" { memory a { b: "\\q" } }', "\\q is not an escape"),
+    ('caliber: "0.1.0" { memory a { b: 99999999999999999999d } }', "longer than 2^63"),
+    ('caliber: "0.1.0" { memory a { b: ' + "(" * 40 + " } }", "nested more than 32 deep"),
+    ('caliber: "0.1.0" { memory a { b: \0 } }', "zero character"),
+    ('caliber: "0.1.0" { memory a { b: "\ud800" } }', "not valid Unicode"),
+    ('caliber: "0.1.0" { memory a { retention: 5 m } }', "5 m"),
+])  # fmt: skip
 def test_each_kind_of_broken_text_is_named(text: str, reason: str) -> None:
     found = faults_of(text)
     if reason == "5 m":  # C-169: a unit touches its number, so `m` here is something else
@@ -130,11 +127,8 @@ def test_keywords_are_keys_behind_any_value(value: str) -> None:
     program = parse(f'caliber: "0.1.0" {{ config {{ a: {value} include: 1 memory {{ }} inject.config: 2 }} }}')
     (definition,) = program.definitions("config")
     assert [entry.key.text for entry in definition.entries if not isinstance(entry, ast.Rule)] == [
-        "a",
-        "include",
-        "memory",
-        "inject.config",
-    ]
+        "a", "include", "memory", "inject.config",
+    ]  # fmt: skip
 
 
 def test_and_binds_tighter_than_or() -> None:

@@ -19,11 +19,8 @@ from caliber.schema.predicate import All, Comparison, Either, Operator, Variable
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 HERE, ELSEWHERE = uuid.uuid4(), uuid.uuid4()
 VARIABLES: dict[Variable, Any] = {
-    Variable.NOW: NOW,
-    Variable.TRAJECTORY: HERE,
-    Variable.SCOPE: None,
-    Variable.AGENT: None,
-}
+    Variable.NOW: NOW, Variable.TRAJECTORY: HERE, Variable.SCOPE: None, Variable.AGENT: None,
+}  # fmt: skip
 NOTE: dict[str, Any] = {
     "confidence": 0.7,
     "valid_from": None,
@@ -44,42 +41,39 @@ def asked(text: str, record: dict[str, Any] = NOTE, memory: str = "note") -> boo
     return holds(predicate, record, VARIABLES, matches)
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("confidence > 0.5", True),
-        ("confidence >= 1", False),
-        ("confidence <= 0.7 and confidence >= 0.7", True),
-        ("confidence = 0.2 or token_count = 12", True),
-        ('confidence = 0.2 or token_count = 12 and entity = "x"', False),
-        ('(confidence = 0.7 or token_count = 1) and entity != "x"', True),
-        # C-165, K-064: the bounds of validity are open, all else that is NULL compares with nothing
-        ("valid_until > now()", True),
-        ("valid_until >= now()", True),
-        ("valid_until < now()", False),
-        ("valid_until = now()", False),
-        ("valid_until != now()", True),
-        ("valid_from < now()", True),
-        ("valid_from > now()", False),
-        ("importance > 1", False),
-        ("importance <= 1", False),
-        ("importance != 5", False),
-        ("importance = null", True),
-        ("importance != null", False),
-        ("superseded_by = null", True),
-        ('created_at < "2026-02-27T00:00:00+01:00"', True),
-        ('created_at < "2026-02-20T00:00:00Z"', False),
-        ('note_type = "fact"', True),
-        ('note_type != "fact"', False),
-        ('entity contains "Lisbon"', True),
-        ('entity contains "Porto"', False),
-        ('entity ~ "^Back.*n$"', True),
-        ('entity ~ "^back"', False),
-        ('tags contains "ops"', True),
-        ('tags contains "op"', False),
-        ("source_trajectory_ids contains current_trajectory", True),
-    ],
-)
+@pytest.mark.parametrize(("text", "expected"), [
+    ("confidence > 0.5", True),
+    ("confidence >= 1", False),
+    ("confidence <= 0.7 and confidence >= 0.7", True),
+    ("confidence = 0.2 or token_count = 12", True),
+    ('confidence = 0.2 or token_count = 12 and entity = "x"', False),
+    ('(confidence = 0.7 or token_count = 1) and entity != "x"', True),
+    # C-165, K-064: the bounds of validity are open, all else that is NULL compares with nothing
+    ("valid_until > now()", True),
+    ("valid_until >= now()", True),
+    ("valid_until < now()", False),
+    ("valid_until = now()", False),
+    ("valid_until != now()", True),
+    ("valid_from < now()", True),
+    ("valid_from > now()", False),
+    ("importance > 1", False),
+    ("importance <= 1", False),
+    ("importance != 5", False),
+    ("importance = null", True),
+    ("importance != null", False),
+    ("superseded_by = null", True),
+    ('created_at < "2026-02-27T00:00:00+01:00"', True),
+    ('created_at < "2026-02-20T00:00:00Z"', False),
+    ('note_type = "fact"', True),
+    ('note_type != "fact"', False),
+    ('entity contains "Lisbon"', True),
+    ('entity contains "Porto"', False),
+    ('entity ~ "^Back.*n$"', True),
+    ('entity ~ "^back"', False),
+    ('tags contains "ops"', True),
+    ('tags contains "op"', False),
+    ("source_trajectory_ids contains current_trajectory", True),
+])  # fmt: skip
 def test_what_a_filter_means(text: str, expected: bool) -> None:
     assert asked(text) is expected
 
@@ -107,47 +101,44 @@ def test_and_and_or_become_flat_lists() -> None:
     assert len(made.conditions[0].conditions) == 3
 
 
-@each(
-    ("text", "said"),
-    [
-        ("", "the text ends too early"),
-        ("confidence", "a filter consists of comparisons"),
-        ("confidnce > 1", "did you mean `confidence`?"),
-        ("1 < confidence", "the left side of a comparison must be a field"),
-        ("content_embedding = 1", "is a vector: it is searched, not compared"),
-        ('content_hash = "x"', "cannot be compared"),
-        ('confidence ~ "x"', "cannot be compared by ~"),
-        ('confidence > "x"', "is compared with a number"),
-        ("token_count = 1.5", "is compared with a whole number"),
-        ("token_count = 99999999999999999999", "is compared with a whole number"),
-        ("entity = 3", "is compared with a text in quotes"),
-        ("entity = null", "entity is never null"),
-        ("importance > null", "by = and != only"),
-        ('note_type = "fac"', "did you mean `fact`?"),
-        ("note_type = fact", "did you mean `fact`?"),
-        ('note_id = "x"', "an id in quotes or a variable"),
-        ("note_id = curent_scope", "did you mean `current_scope`?"),
-        ('created_at > "yesterday"', "now() or an instant"),
-        ('created_at > "2026-03-01T12:00:00"', "now() or an instant"),
-        ("created_at > noww()", "now() or an instant"),
-        ('entity ~ "' + "a" * 257 + '"', "at most 256 characters"),
-        ('entity ~ "(a"', "this is not a pattern: missing )"),
-        ('entity ~ "a{1001}"', "this is not a pattern: invalid repetition size"),
-        ('entity ~ "' + r"(?:\\pL{1,20} ){10}x" + '"', "this is not a pattern: pattern too large"),
-        ('entity ~ "' + r"(a)\\1" + '"', "this is not a pattern: invalid escape sequence"),
-        ('entity ~ "(?=a)"', "this is not a pattern: invalid perl operator"),
-        ('entity ~ "' + r"a\\C" + '"', "stands for a part of a character"),
-        ("confidence > 0.9 and confidence < 0.5", "this never holds"),
-        ("confidence > 1", "this never holds: confidence lies between 0 and 1"),
-        ("importance < 1", "this never holds: importance lies between 1 and 10"),
-        ('entity = "a" and entity != "a"', "this never holds: entity is 'a' or is not"),
-        ("namespace = null and namespace != null", "this never holds: namespace is null or is not"),
-        ('namespace = null and namespace = "a"', "this never holds: where namespace is null"),
-        ('entity = "a" and entity = "b"', "this never holds: entity has one value"),
-        ("token_count = 3 and token_count > 5", "this never holds"),
-        ("confidence > 0 or (token_count > 9 and token_count < 1)", "this never holds"),
-    ],
-)
+@each(("text", "said"), [
+    ("", "the text ends too early"),
+    ("confidence", "a filter consists of comparisons"),
+    ("confidnce > 1", "did you mean `confidence`?"),
+    ("1 < confidence", "the left side of a comparison must be a field"),
+    ("content_embedding = 1", "is a vector: it is searched, not compared"),
+    ('content_hash = "x"', "cannot be compared"),
+    ('confidence ~ "x"', "cannot be compared by ~"),
+    ('confidence > "x"', "is compared with a number"),
+    ("token_count = 1.5", "is compared with a whole number"),
+    ("token_count = 99999999999999999999", "is compared with a whole number"),
+    ("entity = 3", "is compared with a text in quotes"),
+    ("entity = null", "entity is never null"),
+    ("importance > null", "by = and != only"),
+    ('note_type = "fac"', "did you mean `fact`?"),
+    ("note_type = fact", "did you mean `fact`?"),
+    ('note_id = "x"', "an id in quotes or a variable"),
+    ("note_id = curent_scope", "did you mean `current_scope`?"),
+    ('created_at > "yesterday"', "now() or an instant"),
+    ('created_at > "2026-03-01T12:00:00"', "now() or an instant"),
+    ("created_at > noww()", "now() or an instant"),
+    ('entity ~ "' + "a" * 257 + '"', "at most 256 characters"),
+    ('entity ~ "(a"', "this is not a pattern: missing )"),
+    ('entity ~ "a{1001}"', "this is not a pattern: invalid repetition size"),
+    ('entity ~ "' + r"(?:\\pL{1,20} ){10}x" + '"', "this is not a pattern: pattern too large"),
+    ('entity ~ "' + r"(a)\\1" + '"', "this is not a pattern: invalid escape sequence"),
+    ('entity ~ "(?=a)"', "this is not a pattern: invalid perl operator"),
+    ('entity ~ "' + r"a\\C" + '"', "stands for a part of a character"),
+    ("confidence > 0.9 and confidence < 0.5", "this never holds"),
+    ("confidence > 1", "this never holds: confidence lies between 0 and 1"),
+    ("importance < 1", "this never holds: importance lies between 1 and 10"),
+    ('entity = "a" and entity != "a"', "this never holds: entity is 'a' or is not"),
+    ("namespace = null and namespace != null", "this never holds: namespace is null or is not"),
+    ('namespace = null and namespace = "a"', "this never holds: where namespace is null"),
+    ('entity = "a" and entity = "b"', "this never holds: entity has one value"),
+    ("token_count = 3 and token_count > 5", "this never holds"),
+    ("confidence > 0 or (token_count > 9 and token_count < 1)", "this never holds"),
+])  # fmt: skip
 def test_what_is_refused_in_a_filter(text: str, said: str) -> None:
     # C-164, issue of the language: every fault with its place
     with pytest.raises(MultipleErrors) as caught:
@@ -170,15 +161,12 @@ def test_a_pattern_that_is_wrong_is_pointed_at() -> None:
     assert (fault.line, fault.column) == (2, 12)
 
 
-@pytest.mark.parametrize(
-    ("pattern", "text"),
-    [
-        ("(a+)+$", "a" * 100_000 + "b"),
-        ("(a|a)*c", "a" * 100_000),
-        ("(x+x+)+y", "x" * 100_000),
-        ("[ab]*a[ab]{500}$", "ab" * 50_000),
-    ],
-)
+@pytest.mark.parametrize(("pattern", "text"), [
+    ("(a+)+$", "a" * 100_000 + "b"),
+    ("(a|a)*c", "a" * 100_000),
+    ("(x+x+)+y", "x" * 100_000),
+    ("[ab]*a[ab]{500}$", "ab" * 50_000),
+])  # fmt: skip
 def test_no_pattern_takes_longer_than_its_text_is_long(pattern: str, text: str) -> None:
     # K-071: each of these would keep a backtracking library busy for longer than a test may take
     assert asked(f'entity ~ "{pattern}"', NOTE | {"entity": text}) is False

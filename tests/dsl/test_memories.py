@@ -206,18 +206,15 @@ def test_a_memory_of_ones_own_compiles() -> None:
     assert [when.cron for when in declared.inject_on] == [None, "0 4 * * *"]
 
 
-@pytest.mark.parametrize(
-    ("written", "kind", "amount"),
-    [
-        ("persistent", RetentionKind.PERSISTENT, None),
-        ("session", RetentionKind.SESSION, None),
-        ("scope", RetentionKind.SCOPE, None),
-        ("2w", RetentionKind.DURATION, 14 * 86_400_000),
-        ("max(7)", RetentionKind.MAX, 7),
-        ("compress_on: scope_close", RetentionKind.COMPRESS_ON, "scope_close"),
-        ('compress_on: schedule("0 3 * * *")', RetentionKind.COMPRESS_ON, "0 3 * * *"),
-    ],
-)
+@pytest.mark.parametrize(("written", "kind", "amount"), [
+    ("persistent", RetentionKind.PERSISTENT, None),
+    ("session", RetentionKind.SESSION, None),
+    ("scope", RetentionKind.SCOPE, None),
+    ("2w", RetentionKind.DURATION, 14 * 86_400_000),
+    ("max(7)", RetentionKind.MAX, 7),
+    ("compress_on: scope_close", RetentionKind.COMPRESS_ON, "scope_close"),
+    ('compress_on: schedule("0 3 * * *")', RetentionKind.COMPRESS_ON, "0 3 * * *"),
+])  # fmt: skip
 def test_retention_of_every_kind(written: str, kind: RetentionKind, amount: Any) -> None:
     # C-136 to C-138
     made = compile_text(program(f"memory d {{ type: meta schema: {{ a: text }} retention: {written} }}"), base=CONFIG)
@@ -258,11 +255,8 @@ def test_policies_reach_memories_of_ones_own() -> None:
     )
     made = compile_text(program(body), base=CONFIG)
     assert [action.shown for action in made.policies[0].rules[0].actions] == [
-        "summarize decision",
-        "prune decision",
-        "inject decision",
-        "inject turn_buffer",
-    ]
+        "summarize decision", "prune decision", "inject decision", "inject turn_buffer",
+    ]  # fmt: skip
     assert compile_text(render_caliber(made)) == made
 
 
@@ -475,13 +469,9 @@ def test_a_configuration_of_any_kind_is_checked_alike(tmp_path: Path) -> None:
     with pytest.raises(MultipleErrors) as caught:
         CaliberConfig.from_mapping(data)
     assert {error.context["field"] for error in caught.value.errors} == {
-        "memories[2].type",
-        "memories[2].fields",
-        "memories[0].parent",
-        "memories[1].name",
-        "injection_rules[0].memory",
+        "memories[2].type", "memories[2].fields", "memories[0].parent", "memories[1].name", "injection_rules[0].memory",
         "injection_rules[0].max_tokens",
-    }
+    }  # fmt: skip
     wrong = {"name": "d", "type": "meta", "fields": [{"name": "a", "type": "text"}, {"name": "and", "type": "text"}]}
     with pytest.raises(MultipleErrors, match=r"memories\[0\].fields\[1\].name = 'and': and cannot be"):
         CONFIG.with_overrides(memories=[wrong])
@@ -700,15 +690,12 @@ def test_what_a_trigger_brings_past_a_filter_for_trust_is_a_warning() -> None:
     assert said == [(3, "this brings records of fact"), (4, "this brings records of note")]
 
 
-@pytest.mark.parametrize(
-    ("body", "place", "what"),
-    [
-        ('on task_end: [notify("over"), summarize(scope)]', (3, 31), "summarize scope"),
-        ("on scope_close: [extract_artifacts(turn_buffer)]", (3, 18), "extract_artifacts turn_buffer"),
-        ("on task_end: [extract_artifacts(trajectory)]", (3, 15), "consolidate_notes trajectory"),
-        ("on task_end: [prune(note, older_than(1d)), checkpoint(scope)]", None, ""),
-    ],
-)
+@pytest.mark.parametrize(("body", "place", "what"), [
+    ('on task_end: [notify("over"), summarize(scope)]', (3, 31), "summarize scope"),
+    ("on scope_close: [extract_artifacts(turn_buffer)]", (3, 18), "extract_artifacts turn_buffer"),
+    ("on task_end: [extract_artifacts(trajectory)]", (3, 15), "consolidate_notes trajectory"),
+    ("on task_end: [prune(note, older_than(1d)), checkpoint(scope)]", None, ""),
+])  # fmt: skip
 def test_what_asks_for_a_summary_that_nobody_makes_is_a_warning(
     body: str, place: tuple[int, int] | None, what: str
 ) -> None:

@@ -283,14 +283,11 @@ def test_the_worker_stores_what_succeeded_and_asks_again_for_the_rest() -> None:
         assert any(event.payload.get("where") == "embedding turn" for event in errors)
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        AuthenticationFailed(provider="p", status=401, message="the key was refused"),
-        MissingRequired(field="env:KEY"),
-        DimensionMismatch(expected=32, got=16),
-    ],
-)
+@pytest.mark.parametrize("error", [
+    AuthenticationFailed(provider="p", status=401, message="the key was refused"),
+    MissingRequired(field="env:KEY"),
+    DimensionMismatch(expected=32, got=16),
+])  # fmt: skip
 def test_what_no_text_is_at_fault_for_is_waited_for(error: CaliberError) -> None:
     """A refused key is mended by somebody; the records it left without a vector must not be forgotten till then."""
     provider = CountingEmbeddings()

@@ -47,16 +47,13 @@ def test_a_derived_hash_is_made_anew_and_states_nothing() -> None:
     assert made.column("hash").redact is None
 
 
-@pytest.mark.parametrize(
-    ("column", "erase", "reason"),
-    [
-        (blob("raw", redact=Redaction.EMPTIED), Erase(), "raw cannot be emptied"),
-        (text("key", per_record=True), Erase(), "key cannot belong to one record"),
-        (blob("raw", redact=Packed(Layout.JSON, digest="hash")), Erase(), "hash is used but not declared"),
-        (text("words"), Erase(names=("word",)), "word is used but not declared"),
-        (text("words"), Erase(made_from=(MadeFrom(("turn",), "turn", ("turn_id",)),)), "turn is used but not declared"),
-    ],
-)
+@pytest.mark.parametrize(("column", "erase", "reason"), [
+    (blob("raw", redact=Redaction.EMPTIED), Erase(), "raw cannot be emptied"),
+    (text("key", per_record=True), Erase(), "key cannot belong to one record"),
+    (blob("raw", redact=Packed(Layout.JSON, digest="hash")), Erase(), "hash is used but not declared"),
+    (text("words"), Erase(names=("word",)), "word is used but not declared"),
+    (text("words"), Erase(made_from=(MadeFrom(("turn",), "turn", ("turn_id",)),)), "turn is used but not declared"),
+])  # fmt: skip
 def test_a_trait_that_cannot_be_is_refused(column: Column, erase: Erase, reason: str) -> None:
     with pytest.raises(AssertionError, match=reason):
         check_declaration(_relation(column, erase=erase))

@@ -219,15 +219,12 @@ def test_what_is_about_an_id_goes_with_it(agent: Any) -> None:
     assert agent.memory.get(other.note_id) == other
 
 
-@pytest.mark.parametrize(
-    "written",
-    [
-        "Zo&euml;&nbsp;Bront&#235;",
-        "Zo\\u00eb\\nBront\\u00eb",
-        "<b>Zoë</b><br>Brontë",
-        "Zo%25C3%25AB%2520Bront%25C3%25AB",
-    ],
-)
+@pytest.mark.parametrize("written", [
+    "Zo&euml;&nbsp;Bront&#235;",
+    "Zo\\u00eb\\nBront\\u00eb",
+    "<b>Zoë</b><br>Brontë",
+    "Zo%25C3%25AB%2520Bront%25C3%25AB",
+])  # fmt: skip
 def test_a_name_under_escapes_is_forgotten(agent: Any, written: str) -> None:
     said = agent.say(f"a page: {written}")
     call = agent.say("", role="assistant", tool_calls=[ToolCall("1", "find", json.dumps({"page": written}))])

@@ -95,15 +95,12 @@ def test_words_and_names_that_are_nobody_elses(name: str, is_sure: bool) -> None
     assert (subject.doubtful is None) is is_sure
 
 
-@pytest.mark.parametrize(
-    ("text", "left"),
-    [
-        ("see Plughart.PDF.", "see [forgotten].PDF."),
-        ("files/cv_plughart.docx, plughart.jpg", "files/cv_[forgotten].docx, [forgotten].jpg"),
-        ("plughart.pdfs and plughart.rs", "plughart.pdfs and plughart.rs"),
-        ("cv-plughart.pdf or plughart-cv.pdf", "cv-plughart.pdf or plughart-cv.pdf"),
-    ],
-)
+@pytest.mark.parametrize(("text", "left"), [
+    ("see Plughart.PDF.", "see [forgotten].PDF."),
+    ("files/cv_plughart.docx, plughart.jpg", "files/cv_[forgotten].docx, [forgotten].jpg"),
+    ("plughart.pdfs and plughart.rs", "plughart.pdfs and plughart.rs"),
+    ("cv-plughart.pdf or plughart-cv.pdf", "cv-plughart.pdf or plughart-cv.pdf"),
+])  # fmt: skip
 def test_a_file_may_have_the_name_of_its_person(memory: caliber.Caliber, text: str, left: str) -> None:
     task = memory.start_trajectory("x", user="bob")
     scope = memory.current_scope(task.trajectory_id)

@@ -74,11 +74,8 @@ def passing(text: str) -> Exception:
 
 
 ERRORS: dict[str, Callable[[str], Exception] | None] = {
-    "answers": None,
-    "fails": ours,
-    "fails for now": passing,
-    "fails in its own way": foreign,
-}
+    "answers": None, "fails": ours, "fails for now": passing, "fails in its own way": foreign,
+}  # fmt: skip
 
 
 class Model(ScriptedLearner):

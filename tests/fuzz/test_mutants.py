@@ -17,13 +17,9 @@ pytestmark = [pytest.mark.prove, pytest.mark.skipif(native_builds.COMPILER is No
 
 # By room of csrc/: the target that must see its mutants, and how many inputs are made for it.
 TARGETS = {
-    "digest": ("sha256_spans", 2000),
-    "uuid7": ("uuid7", 5000),
-    "tokens": ("token_spans", 20_000),
-    "rank": ("rank_and_fill", 3000),
-    "keyword": ("keyword", 6000),
-    "copy": ("copy", 40_000),
-}
+    "digest": ("sha256_spans", 2000), "uuid7": ("uuid7", 5000), "tokens": ("token_spans", 20_000),
+    "rank": ("rank_and_fill", 3000), "keyword": ("keyword", 6000), "copy": ("copy", 40_000),
+}  # fmt: skip
 # By file of csrc/: what stands there, and what stands there instead.
 MUTANTS: dict[str, dict[str, tuple[str, str]]] = {
     "digest/sha256.c": {

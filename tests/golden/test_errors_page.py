@@ -49,16 +49,13 @@ def test_the_page_holds_every_message(gen_errors: Any) -> None:
     assert gen_errors.PAGE.read_text(encoding="utf-8") == gen_errors.page(REPOSITORY / "caliber"), "run `make gen`"
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "- **OutOfCheese**: {field} needs cheese",
-        "- **InvalidValue**: must not be negative",
-        "- **InvalidValue**: must be below {limit}",
-        "- **InvalidValue**: five is bad",
-        "- **InvalidValue**: five is never good",
-    ],
-)
+@pytest.mark.parametrize("line", [
+    "- **OutOfCheese**: {field} needs cheese",
+    "- **InvalidValue**: must not be negative",
+    "- **InvalidValue**: must be below {limit}",
+    "- **InvalidValue**: five is bad",
+    "- **InvalidValue**: five is never good",
+])  # fmt: skip
 def test_every_way_to_raise_is_collected(gen_errors: Any, line: str, tmp_path: Path) -> None:
     (tmp_path / "dairy").mkdir()
     (tmp_path / "dairy" / "shop.py").write_text(PLANTED + "\n\nclass InvalidValue(CaliberError):\n    pass\n")

@@ -97,15 +97,12 @@ def test_small_relation_compiles_to_what_one_would_write() -> None:
         versioned=True,
         key=("ball_id",),
         columns=(
-            uuid_("ball_id"),
-            enum("colour", Colour),
-            text("label", nullable=True),
-            integer("size", check=(0, 9)),
+            uuid_("ball_id"), enum("colour", Colour), text("label", nullable=True), integer("size", check=(0, 9)),
             version(),
         ),
         uniques=(Unique(("label",), where=(("label", False),)),),
         paths=(AccessPath("list_by_colour", ("colour",), ("size", "ordinal"), descending=True, limited=True),),
-    )
+    )  # fmt: skip
     plans = compile_relation(relation, SQLITE)
     assert "".join(plans.create[:1]) == (
         'CREATE TABLE "ball" (\n'

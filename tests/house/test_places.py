@@ -280,16 +280,13 @@ def test_planted_breach_is_seen(source: str) -> None:
     assert list(breaches(source, "search/planted.py")), source
 
 
-@pytest.mark.parametrize(
-    ("source", "path"),
-    [
-        ("if relation is NOTE: pass", "knowledge/notes.py"),
-        ("KINDS = (TURN, SCOPE)", "trajectory/turns.py"),
-        ('open(mode="note")', "search/planted.py"),
-        ("uow.insert(NOTE, note)", "policies/planted.py"),
-        ('body = {"trajectory": one, "reason": two}', "search/planted.py"),
-        ('Reach = Literal["trajectory", "session"]', "config/planted.py"),
-    ],
-)
+@pytest.mark.parametrize(("source", "path"), [
+    ("if relation is NOTE: pass", "knowledge/notes.py"),
+    ("KINDS = (TURN, SCOPE)", "trajectory/turns.py"),
+    ('open(mode="note")', "search/planted.py"),
+    ("uow.insert(NOTE, note)", "policies/planted.py"),
+    ('body = {"trajectory": one, "reason": two}', "search/planted.py"),
+    ('Reach = Literal["trajectory", "session"]', "config/planted.py"),
+])  # fmt: skip
 def test_sound_source_passes(source: str, path: str) -> None:
     assert not list(breaches(source, path))

@@ -70,14 +70,11 @@ def test_no_module_reads_a_private_attribute(path: Path) -> None:
     assert list(private(path.read_text(encoding="utf-8"))) == []
 
 
-@pytest.mark.parametrize(
-    "breach",
-    [
-        "def show(memory):\n    return memory._engine.clock\n",
-        "class Watch:\n    def peek(self):\n        return self._memory._searching.locate(1)\n",
-        "with opened as memory:\n    memory._reader = None\n",
-    ],
-)
+@pytest.mark.parametrize("breach", [
+    "def show(memory):\n    return memory._engine.clock\n",
+    "class Watch:\n    def peek(self):\n        return self._memory._searching.locate(1)\n",
+    "with opened as memory:\n    memory._reader = None\n",
+])  # fmt: skip
 def test_a_planted_breach_is_seen(breach: str) -> None:
     assert len(list(private(breach))) == 1
 
@@ -134,19 +131,16 @@ def test_files_are_opened_in_one_module() -> None:
     assert [each for each in OTHERWISE if not any(call.startswith(each) for call in found)] == []
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        "open(path).close()",
-        "os.close(os.open(path, os.O_RDONLY))",
-        "path.open('rb')",
-        "Path(path).read_bytes()",
-        "shutil.copyfile(path, other)",
-        "mmap.mmap(-1, 5)",
-        "zipfile.ZipFile(path)",
-        "sqlite3.connect(path)",
-    ],
-)
+@pytest.mark.parametrize("call", [
+    "open(path).close()",
+    "os.close(os.open(path, os.O_RDONLY))",
+    "path.open('rb')",
+    "Path(path).read_bytes()",
+    "shutil.copyfile(path, other)",
+    "mmap.mmap(-1, 5)",
+    "zipfile.ZipFile(path)",
+    "sqlite3.connect(path)",
+])  # fmt: skip
 def test_a_planted_open_is_found(tmp_path: Path, call: str) -> None:
     (tmp_path / "planted.py").write_text(f"def forget(path):\n    {call}\n")
     assert opens(tmp_path)

@@ -73,15 +73,11 @@ def test_sha256_at_block_edges(path: str, size: int) -> None:
 COMPRESSIONS = [
     pytest.param(path, feature, id=f"{path}-{feature}")
     for path, feature in (
-        ("scalar", ""),
-        ("avx2", "CAL_CPU_AVX2"),
-        ("avx2", "CAL_CPU_SHANI"),
-        ("neon", "CAL_CPU_SHA2"),
-        ("arm64-scalar", ""),
-        ("arm64-neon", "CAL_CPU_SHA2"),
+        ("scalar", ""), ("avx2", "CAL_CPU_AVX2"), ("avx2", "CAL_CPU_SHANI"), ("neon", "CAL_CPU_SHA2"),
+        ("arm64-scalar", ""), ("arm64-neon", "CAL_CPU_SHA2"),
     )
     if path in (*LOCAL, *EMULATED)
-]
+]  # fmt: skip
 
 
 def hashed(path: str, feature: str, data: bytes, offsets: np.ndarray) -> tuple[int, list[bytes]]:

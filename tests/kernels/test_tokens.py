@@ -43,11 +43,8 @@ def test_estimators_are_values_with_names() -> None:
     assert hash(HALF) == hash(BytesEstimator(3.5))
     assert BytesEstimator(4) == BytesEstimator(4.0)
     assert [e.name for e in (HALF, ONE, BytesEstimator(4), BytesEstimator(3.8271))] == [
-        "bytes/3.5",
-        "bytes/1",
-        "bytes/4",
-        "bytes/3.8271",
-    ]
+        "bytes/3.5", "bytes/1", "bytes/4", "bytes/3.8271",
+    ]  # fmt: skip
     assert repr(HALF) == "BytesEstimator(bytes_per_token=3.5)"
 
 
@@ -56,36 +53,33 @@ def test_lone_surrogates_are_counted_not_refused() -> None:
     assert truncate_to_tokens("\ud800" * 9, 9, estimator=ONE) == "\ud800\ud800..."
 
 
-@pytest.mark.parametrize(
-    ("text", "limit", "expected"),
-    [
-        ("short", 5, "short"),  # fits
-        ("", 3, ""),
-        ("hello brave new world", 15, "hello brave..."),  # the last space
-        ("hello brave new world", 14, "hello brave..."),  # already at a word's end
-        ("hello brave new world", 13, "hello..."),
-        ("hello  \n brave", 12, "hello..."),  # white space before the dots is dropped
-        ("hello\nbrave", 9, "hello..."),
-        ("abcdefghij", 7, "abcd..."),  # no space at all
-        (" abcdefghij", 7, " abc..."),  # nothing before the only space
-        ("abcdefghij", 4, "a..."),
-        ("abcdefghij", 3, "abc"),  # C-310: no room for dots and a byte
-        ("abcdefghij", 1, "a"),
-        ("abcdefghij", 0, ""),
-        ("abcdefghij", -5, ""),
-        ("", 0, ""),
-        ("äöüäöü", 6, "ä..."),  # never inside a code point
-        ("äöüäöü", 1, ""),
-        (f"ab{FAMILY}cd", 16, "ab..."),  # never inside a family
-        (f"{FAMILY}{FAMILY}", 21, f"{FAMILY}..."),
-        (f"{FLAGS}{FLAGS}", 15, f"{FLAGS[:2]}..."),  # flags are pairs
-        (f"a{SKIN}b{SKIN}", 9, "a..."),
-        (f"a{KEYCAP}{KEYCAP}{KEYCAP}", 11, f"a{KEYCAP}..."),
-        (f"a{ENGLAND}bcdefgh", 30, "a..."),
-        (f"abc{ACCENT}defghijk", 7, "abc..."),
-        ("ab\r\ncdefgh", 6, "ab..."),
-    ],
-)
+@pytest.mark.parametrize(("text", "limit", "expected"), [
+    ("short", 5, "short"),  # fits
+    ("", 3, ""),
+    ("hello brave new world", 15, "hello brave..."),  # the last space
+    ("hello brave new world", 14, "hello brave..."),  # already at a word's end
+    ("hello brave new world", 13, "hello..."),
+    ("hello  \n brave", 12, "hello..."),  # white space before the dots is dropped
+    ("hello\nbrave", 9, "hello..."),
+    ("abcdefghij", 7, "abcd..."),  # no space at all
+    (" abcdefghij", 7, " abc..."),  # nothing before the only space
+    ("abcdefghij", 4, "a..."),
+    ("abcdefghij", 3, "abc"),  # C-310: no room for dots and a byte
+    ("abcdefghij", 1, "a"),
+    ("abcdefghij", 0, ""),
+    ("abcdefghij", -5, ""),
+    ("", 0, ""),
+    ("äöüäöü", 6, "ä..."),  # never inside a code point
+    ("äöüäöü", 1, ""),
+    (f"ab{FAMILY}cd", 16, "ab..."),  # never inside a family
+    (f"{FAMILY}{FAMILY}", 21, f"{FAMILY}..."),
+    (f"{FLAGS}{FLAGS}", 15, f"{FLAGS[:2]}..."),  # flags are pairs
+    (f"a{SKIN}b{SKIN}", 9, "a..."),
+    (f"a{KEYCAP}{KEYCAP}{KEYCAP}", 11, f"a{KEYCAP}..."),
+    (f"a{ENGLAND}bcdefgh", 30, "a..."),
+    (f"abc{ACCENT}defghijk", 7, "abc..."),
+    ("ab\r\ncdefgh", 6, "ab..."),
+])  # fmt: skip
 def test_truncation(text: str, limit: int, expected: str) -> None:  # C-309, C-310
     assert truncate_to_tokens(text, limit, estimator=ONE) == expected
 

@@ -106,23 +106,20 @@ def test_other_words_are_trusted_no_more_than_new_ones(agent: Any) -> None:
     assert memory.update_note(note.note_id, content="said again", trust="user").trust is TrustLabel.USER
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {},
-        {"content": ""},
-        {"content": None},
-        {"confidence": 2},
-        {"confidence": None},
-        {"importance": 0},
-        {"note_type": "rumour"},
-        {"visible_to": []},
-        {"tags": "home"},
-        {"trust": "nobody"},
-        {"valid_from": datetime(2030, 1, 1, tzinfo=UTC), "valid_until": datetime(2029, 1, 1, tzinfo=UTC)},
-        {"content": "x", "version": 0},
-    ],
-)
+@pytest.mark.parametrize("wrong", [
+    {},
+    {"content": ""},
+    {"content": None},
+    {"confidence": 2},
+    {"confidence": None},
+    {"importance": 0},
+    {"note_type": "rumour"},
+    {"visible_to": []},
+    {"tags": "home"},
+    {"trust": "nobody"},
+    {"valid_from": datetime(2030, 1, 1, tzinfo=UTC), "valid_until": datetime(2029, 1, 1, tzinfo=UTC)},
+    {"content": "x", "version": 0},
+])  # fmt: skip
 def test_wrong_update_changes_nothing(agent: Any, wrong: dict[str, Any]) -> None:
     note = agent.note("as it was")
     with pytest.raises(InputError):

@@ -115,27 +115,24 @@ def test_notes_count_while_they_are_valid(backend: Any, start: Any) -> None:
     assert seen(as_of=now + timedelta(days=2)) == {"always", "future", "from now on"}
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"entity": ""},
-        {"note_type": "rumour"},
-        {"content": ""},
-        {"content": "  "},
-        {"confidence": -0.1},
-        {"confidence": 1.1},
-        {"confidence": float("inf")},
-        {"importance": 0},
-        {"importance": 11},
-        {"valid_from": datetime(2024, 1, 2, tzinfo=UTC), "valid_until": datetime(2024, 1, 1, tzinfo=UTC)},
-        {"valid_from": datetime(2024, 1, 2)},  # noqa: DTZ001
-        {"tags": "tag"},
-        {"visible_to": []},
-        {"visible_to": "executor"},
-        {"source_trajectory_ids": ["x"]},
-        {"namespace": ""},
-    ],
-)
+@pytest.mark.parametrize("wrong", [
+    {"entity": ""},
+    {"note_type": "rumour"},
+    {"content": ""},
+    {"content": "  "},
+    {"confidence": -0.1},
+    {"confidence": 1.1},
+    {"confidence": float("inf")},
+    {"importance": 0},
+    {"importance": 11},
+    {"valid_from": datetime(2024, 1, 2, tzinfo=UTC), "valid_until": datetime(2024, 1, 1, tzinfo=UTC)},
+    {"valid_from": datetime(2024, 1, 2)},  # noqa: DTZ001
+    {"tags": "tag"},
+    {"visible_to": []},
+    {"visible_to": "executor"},
+    {"source_trajectory_ids": ["x"]},
+    {"namespace": ""},
+])  # fmt: skip
 def test_wrong_note_is_refused_and_nothing_written(wrong: dict[str, Any], module_agent: Any) -> None:
     with pytest.raises(InputError):
         module_agent.note(**{"content": "c", **wrong})

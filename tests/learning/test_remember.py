@@ -143,22 +143,19 @@ def test_messages_of_anthropic(memory: caliber.Caliber) -> None:
     assert (result.tool_call_id, result.idempotency_key, last.idempotency_key) == ("t1", "m2#0", "m2")
 
 
-@pytest.mark.parametrize(
-    "messages",
-    [
-        {"role": "user", "content": "one message"},
-        "text",
-        [{"content": "no role"}],
-        [{"role": "wizard", "content": "x"}],
-        [{"role": "user"}],
-        [{"role": "user", "content": 7}],
-        [{"role": "user", "content": [{}]}],
-        [{"role": "user", "content": "x", "id": 7}],
-        [{"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "f", "input": {"a": {1}}}]}],
-        ["hello"],
-        None,
-    ],
-)
+@pytest.mark.parametrize("messages", [
+    {"role": "user", "content": "one message"},
+    "text",
+    [{"content": "no role"}],
+    [{"role": "wizard", "content": "x"}],
+    [{"role": "user"}],
+    [{"role": "user", "content": 7}],
+    [{"role": "user", "content": [{}]}],
+    [{"role": "user", "content": "x", "id": 7}],
+    [{"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "f", "input": {"a": {1}}}]}],
+    ["hello"],
+    None,
+])  # fmt: skip
 def test_wrong_messages_are_refused(memory: caliber.Caliber, messages: Any) -> None:
     with pytest.raises(InputError):
         memory.remember(messages, user="maria")

@@ -130,15 +130,12 @@ def test_a_failing_store_costs_the_keeping_and_not_the_vector() -> None:
     assert cache.get_or_compute([key("a")], lambda places: [vector(2)])[0][0] == 2
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
-        np.zeros(4, dtype=np.float32),
-        np.full(4, np.nan, dtype=np.float32),
-        np.ones(3, dtype=np.float32),
-        np.ones(4, dtype=np.float64),
-    ],
-)
+@pytest.mark.parametrize("bad", [
+    np.zeros(4, dtype=np.float32),
+    np.full(4, np.nan, dtype=np.float32),
+    np.ones(3, dtype=np.float32),
+    np.ones(4, dtype=np.float64),
+])  # fmt: skip
 def test_a_damaged_stored_vector_is_computed_anew(bad: np.ndarray) -> None:
     store = Store()
     store.rows[key("a")] = bad

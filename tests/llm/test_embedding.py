@@ -114,20 +114,17 @@ def test_no_texts_ask_nobody() -> None:
 
 
 @pytest.mark.parametrize("cached", [False, True])
-@pytest.mark.parametrize(
-    ("answer", "error"),
-    [
-        (np.ones((1, 16), dtype=np.float32), InvalidResponse),  # M-012, K-113: one vector for two texts
-        (np.ones((3, 16), dtype=np.float32), InvalidResponse),
-        (np.ones(32, dtype=np.float32), InvalidResponse),
-        (np.ones((2, 16), dtype=np.int64), InvalidResponse),
-        ([[1.0] * 16] * 2, InvalidResponse),
-        (np.ones((2, 8), dtype=np.float32), DimensionMismatch),  # M-011
-        (np.full((2, 16), np.nan, dtype=np.float32), InvalidVector),
-        (np.full((2, 16), 1e300), InvalidVector),  # infinite once it is f32
-        (np.zeros((2, 16), dtype=np.float32), InvalidVector),  # K-116: no direction
-    ],
-)
+@pytest.mark.parametrize(("answer", "error"), [
+    (np.ones((1, 16), dtype=np.float32), InvalidResponse),  # M-012, K-113: one vector for two texts
+    (np.ones((3, 16), dtype=np.float32), InvalidResponse),
+    (np.ones(32, dtype=np.float32), InvalidResponse),
+    (np.ones((2, 16), dtype=np.int64), InvalidResponse),
+    ([[1.0] * 16] * 2, InvalidResponse),
+    (np.ones((2, 8), dtype=np.float32), DimensionMismatch),  # M-011
+    (np.full((2, 16), np.nan, dtype=np.float32), InvalidVector),
+    (np.full((2, 16), 1e300), InvalidVector),  # infinite once it is f32
+    (np.zeros((2, 16), dtype=np.float32), InvalidVector),  # K-116: no direction
+])  # fmt: skip
 @pytest.mark.filterwarnings("ignore:overflow encountered")
 def test_wrong_answers_of_a_provider_are_errors(answer: object, error: type[CaliberError], cached: bool) -> None:
     spy = Spy()
@@ -284,19 +281,16 @@ def test_an_unknown_type_lists_the_known_ones() -> None:
         build_summarization_provider(Settings("voyage", "m"), None, len)
 
 
-@pytest.mark.parametrize(
-    ("settings", "error"),
-    [
-        (Settings("static", "another"), InvalidConfigValue),
-        (Settings("static", STATIC, dimensions=100), InvalidConfigValue),
-        (Settings("static", STATIC, endpoint="http://localhost"), IncompatibleOptions),
-        (Settings("static", STATIC, api_key="env:KEY"), IncompatibleOptions),
-        (Settings("static", STATIC, options={"speed": 3}), InvalidConfigValue),
-        (Settings("hash", "m"), MissingRequired),
-        (Settings("hash", "m", dimensions=0), InvalidConfigValue),
-        (Settings("hash", "", dimensions=8), InvalidConfigValue),
-    ],
-)
+@pytest.mark.parametrize(("settings", "error"), [
+    (Settings("static", "another"), InvalidConfigValue),
+    (Settings("static", STATIC, dimensions=100), InvalidConfigValue),
+    (Settings("static", STATIC, endpoint="http://localhost"), IncompatibleOptions),
+    (Settings("static", STATIC, api_key="env:KEY"), IncompatibleOptions),
+    (Settings("static", STATIC, options={"speed": 3}), InvalidConfigValue),
+    (Settings("hash", "m"), MissingRequired),
+    (Settings("hash", "m", dimensions=0), InvalidConfigValue),
+    (Settings("hash", "", dimensions=8), InvalidConfigValue),
+])  # fmt: skip
 def test_settings_that_cannot_hold_are_refused_and_none_is_ignored(
     settings: Settings, error: type[ConfigError]
 ) -> None:
@@ -304,14 +298,11 @@ def test_settings_that_cannot_hold_are_refused_and_none_is_ignored(
         build_embedding_provider(settings)
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        Settings("extractive", "another"),
-        Settings("extractive", "extractive", endpoint="http://localhost"),
-        Settings("extractive", "extractive", options={"damping": 0.5}),
-    ],
-)
+@pytest.mark.parametrize("settings", [
+    Settings("extractive", "another"),
+    Settings("extractive", "extractive", endpoint="http://localhost"),
+    Settings("extractive", "extractive", options={"damping": 0.5}),
+])  # fmt: skip
 def test_settings_of_the_extractive_provider_are_checked_too(settings: Settings) -> None:
     with pytest.raises(ConfigError):
         build_summarization_provider(settings, None, len)

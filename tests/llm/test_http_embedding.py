@@ -73,13 +73,9 @@ def test_each_protocol_is_asked_in_its_own_words(server: ModelServer) -> None:
     assert openai.document == {"model": "text-embedding-3-small", "input": ["a"], "encoding_format": "float"}
     assert openai.headers["authorization"] == f"Bearer {KEY}"
     assert voyage.document == {
-        "model": "voyage-3.5",
-        "input": ["a"],
-        "truncation": False,
-        "encoding_format": "base64",
-        "output_dimension": 16,
+        "model": "voyage-3.5", "input": ["a"], "truncation": False, "encoding_format": "base64", "output_dimension": 16,
         "input_type": "document",
-    }
+    }  # fmt: skip
     assert ollama.document["truncate"] is False
     assert (ollama.document["keep_alive"], ollama.document["dimensions"]) == ("2m", 16)
     assert "authorization" not in ollama.headers
@@ -148,20 +144,17 @@ def test_reordered_answers_are_put_in_order_by_their_index(server: ModelServer) 
     np.testing.assert_array_equal(embeddings(server).embed_batch(texts(4)), expected(texts(4)))
 
 
-@pytest.mark.parametrize(
-    ("fault", "kind"),
-    [
-        (lambda items: [*items[:2], *items[3:]], InvalidResponse),  # M-012: one is missing
-        (lambda items: [*items[:2], with_vector(items[2], [0.5] * 8), *items[3:]], DimensionMismatch),  # M-011
-        (lambda items: [*items[:2], with_vector(items[2], [float("nan")] * 16), *items[3:]], InvalidVector),
-        (lambda items: [*items[:2], with_vector(items[2], [float("inf")] * 16), *items[3:]], InvalidVector),
-        (lambda items: [*items[:2], with_vector(items[2], [0.0] * 16), *items[3:]], InvalidVector),  # K-116
-        (lambda items: [*items[:2], with_vector(items[2], [None] * 16), *items[3:]], InvalidResponse),
-        (lambda items: [*items[:2], with_vector(items[2], ["0.5"] * 16), *items[3:]], InvalidResponse),
-        (lambda items: [*items[:2], with_vector(items[2], [[0.5] * 16]), *items[3:]], InvalidResponse),
-        (lambda items: [*items[:2], with_vector(items[2], "no base64!"), *items[3:]], InvalidResponse),
-    ],
-)
+@pytest.mark.parametrize(("fault", "kind"), [
+    (lambda items: [*items[:2], *items[3:]], InvalidResponse),  # M-012: one is missing
+    (lambda items: [*items[:2], with_vector(items[2], [0.5] * 8), *items[3:]], DimensionMismatch),  # M-011
+    (lambda items: [*items[:2], with_vector(items[2], [float("nan")] * 16), *items[3:]], InvalidVector),
+    (lambda items: [*items[:2], with_vector(items[2], [float("inf")] * 16), *items[3:]], InvalidVector),
+    (lambda items: [*items[:2], with_vector(items[2], [0.0] * 16), *items[3:]], InvalidVector),  # K-116
+    (lambda items: [*items[:2], with_vector(items[2], [None] * 16), *items[3:]], InvalidResponse),
+    (lambda items: [*items[:2], with_vector(items[2], ["0.5"] * 16), *items[3:]], InvalidResponse),
+    (lambda items: [*items[:2], with_vector(items[2], [[0.5] * 16]), *items[3:]], InvalidResponse),
+    (lambda items: [*items[:2], with_vector(items[2], "no base64!"), *items[3:]], InvalidResponse),
+])  # fmt: skip
 def test_one_bad_vector_costs_the_others_nothing(server: ModelServer, fault: Any, kind: type[CaliberError]) -> None:
     # C-487, M-011, M-012
     server.script.append(data(fault))
@@ -199,20 +192,17 @@ def test_what_succeeded_stays_in_the_cache_when_the_rest_fails(server: ModelServ
     assert [asked.texts for asked in server.asked] == [texts(4), texts(4)[3:]]
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda items: [*items, items[0]],  # more than were asked for
-        lambda items: [items[0], {**items[1], "index": 0}, *items[2:]],  # twice the same
-        lambda items: [{**items[0], "index": -1}, *items[1:]],
-        lambda items: [{**items[0], "index": 5}, *items[1:]],
-        lambda items: [{**items[0], "index": "0"}, *items[1:]],
-        lambda items: [{**items[0], "index": True}, *items[1:]],
-        lambda items: [{"embedding": item["embedding"]} for item in items[1:]],  # fewer, and no telling which
-        lambda items: items[0],
-        lambda items: [1, 2, 3],
-    ],
-)
+@pytest.mark.parametrize("change", [
+    lambda items: [*items, items[0]],  # more than were asked for
+    lambda items: [items[0], {**items[1], "index": 0}, *items[2:]],  # twice the same
+    lambda items: [{**items[0], "index": -1}, *items[1:]],
+    lambda items: [{**items[0], "index": 5}, *items[1:]],
+    lambda items: [{**items[0], "index": "0"}, *items[1:]],
+    lambda items: [{**items[0], "index": True}, *items[1:]],
+    lambda items: [{"embedding": item["embedding"]} for item in items[1:]],  # fewer, and no telling which
+    lambda items: items[0],
+    lambda items: [1, 2, 3],
+])  # fmt: skip
 def test_an_answer_that_does_not_say_what_belongs_to_what_is_refused_whole(server: ModelServer, change: Any) -> None:
     # K-113: pairing what is there would give texts the vectors of others
     server.script.append(data(change))
@@ -313,24 +303,21 @@ def test_the_callers_deadline_ends_it_sooner(server: ModelServer, fault: Any) ->
     assert caught.value.reason == "timeout"
 
 
-@pytest.mark.parametrize(
-    ("fault", "says"),
-    [
-        (raw(b"<html>hello</html>", "text/html"), "not JSON by its content type"),
-        (raw(b"{}", ""), "not JSON by its content type"),
-        (raw(b'{"data": [', "application/json"), "not valid JSON"),
-        (raw(b"\xff\xfe", "application/json"), "not valid JSON"),
-        (raw(b"[" * 6_000), "not valid JSON"),
-        (raw(b'{"data": ' + b"9" * 5_000 + b"}"), "not valid JSON"),
-        (raw(b"null"), "should be an object"),
-        (raw(b"[]"), "should be an object"),
-        (raw(b"{}"), "no field data"),
-        (raw(b'{"data": {}}'), "data should be a list"),
-        (raw(b"{}", content_encoding="gzip"), "compressed"),
-        (raw(b" " * 9_000), "more than 8192 bytes"),
-        (raw(b"", content_length="999999999999"), "more than 8192 bytes"),
-    ],
-)
+@pytest.mark.parametrize(("fault", "says"), [
+    (raw(b"<html>hello</html>", "text/html"), "not JSON by its content type"),
+    (raw(b"{}", ""), "not JSON by its content type"),
+    (raw(b'{"data": [', "application/json"), "not valid JSON"),
+    (raw(b"\xff\xfe", "application/json"), "not valid JSON"),
+    (raw(b"[" * 6_000), "not valid JSON"),
+    (raw(b'{"data": ' + b"9" * 5_000 + b"}"), "not valid JSON"),
+    (raw(b"null"), "should be an object"),
+    (raw(b"[]"), "should be an object"),
+    (raw(b"{}"), "no field data"),
+    (raw(b'{"data": {}}'), "data should be a list"),
+    (raw(b"{}", content_encoding="gzip"), "compressed"),
+    (raw(b" " * 9_000), "more than 8192 bytes"),
+    (raw(b"", content_length="999999999999"), "more than 8192 bytes"),
+])  # fmt: skip
 def test_nonsense_is_a_typed_error_that_does_not_quote_it(
     server: ModelServer, fault: Any, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

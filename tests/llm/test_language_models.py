@@ -362,20 +362,17 @@ def test_a_model_that_declines_is_a_failed_summary(server: ModelServer, kind: st
     assert "cannot" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("kind", "document"),
-    [
-        ("openai", {"choices": []}),
-        ("openai", {"choices": [{"message": {"content": 7}}]}),
-        ("openai", {"choices": [{"message": None}]}),
-        ("openai", {"error": "x"}),
-        ("anthropic", {"content": [{"type": "text", "text": "no tool"}]}),
-        ("anthropic", {"content": [{"type": "tool_use", "name": "another", "input": {}}]}),
-        ("anthropic", {"content": "text"}),
-        ("ollama", {"message": {}}),
-        ("ollama", {"done": True}),
-    ],
-)
+@pytest.mark.parametrize(("kind", "document"), [
+    ("openai", {"choices": []}),
+    ("openai", {"choices": [{"message": {"content": 7}}]}),
+    ("openai", {"choices": [{"message": None}]}),
+    ("openai", {"error": "x"}),
+    ("anthropic", {"content": [{"type": "text", "text": "no tool"}]}),
+    ("anthropic", {"content": [{"type": "tool_use", "name": "another", "input": {}}]}),
+    ("anthropic", {"content": "text"}),
+    ("ollama", {"message": {}}),
+    ("ollama", {"done": True}),
+])  # fmt: skip
 def test_a_document_of_another_form_is_a_typed_error(server: ModelServer, kind: str, document: Any) -> None:
     server.always = changed(lambda _: document)
     server.replies["verify_contradiction"] = lambda _: {"contradiction": True}

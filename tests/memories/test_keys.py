@@ -25,15 +25,11 @@ from caliber.schema.binding import binding_of
 ITEM: dict[str, Any] = {
     "name": "item",
     "type": "semantic",
-    "fields": [
-        {"name": "ns", "type": "text"},
-        {"name": "name", "type": "text"},
-        {"name": "content", "type": "text", "optional": True},
-        {"name": "count", "type": "int", "optional": True},
-        {"name": "content_embedding", "type": "embedding"},
-    ],
+    "fields": [{"name": "ns", "type": "text"}, {"name": "name", "type": "text"},
+               {"name": "content", "type": "text", "optional": True},
+               {"name": "count", "type": "int", "optional": True}, {"name": "content_embedding", "type": "embedding"}],
     "key": ["ns", "name"],
-}
+}  # fmt: skip
 PLAIN = {**ITEM, "name": "plain", "key": []}
 DAY = {
     "name": "day",
@@ -106,18 +102,15 @@ def test_bad_input_says_what_to_do(kept: Any) -> None:
         (lambda: items.put(ns="a", name="b", id=uuid.uuid4()), InvalidValue, r"follows from the key \(ns, name\)"),
         (lambda: items.update(made.record_id, name="c"), InvalidValue, "is part of the key"),
         (lambda: items.at(ns="a"), RequiredFieldMissing, "name"),
-        (
-            lambda: items.at(ns="a", name="b", count=1),
-            InvalidValue,
-            r"count: is no part of the key; it is \(ns, name\)",
-        ),
+        (lambda: items.at(ns="a", name="b", count=1), InvalidValue,
+         r"count: is no part of the key; it is \(ns, name\)"),
         (lambda: items.at(ns="a", name="c"), NotFound, "was not found"),
         (lambda: items.delete_at(ns="a", name="c"), NotFound, "was not found"),
         (lambda: plain.put(ns="a", name="b"), InvalidValue, "plain has no key"),
         (lambda: plain.at(ns="a", name="b"), InvalidValue, "plain has no key"),
         (lambda: items.delete_many(), InvalidValue, "state a condition"),
         (lambda: items.delete_many({}), InvalidValue, "state a condition"),
-    ]
+    ]  # fmt: skip
     for call, error, message in cases:
         with pytest.raises(error, match=message):
             call()

@@ -161,14 +161,11 @@ def test_records_of_a_memory_that_is_gone_are_not_found_in_its_namesake(backend:
         assert memory.admin.check() == []
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"name": "score", "type": "text", "optional": True}, "declare a field of another name"),
-        ({"name": "score", "type": "float"}, "it stays optional"),
-        ({"name": "needed", "type": "int"}, "make it optional"),
-    ],
-)
+@pytest.mark.parametrize(("change", "reason"), [
+    ({"name": "score", "type": "text", "optional": True}, "declare a field of another name"),
+    ({"name": "score", "type": "float"}, "it stays optional"),
+    ({"name": "needed", "type": "int"}, "make it optional"),
+])  # fmt: skip
 @needs("reopen")
 def test_what_records_cannot_become_is_refused(backend: Any, change: dict[str, Any], reason: str) -> None:
     backend.open(memories=[FACT]).close()
@@ -248,13 +245,10 @@ def test_edges_go_with_the_memory_they_lead_to(backend: Any) -> None:
 IDEA = {
     "name": "idea",
     "type": "semantic",
-    "fields": [
-        {"name": "content", "type": "text"},
-        {"name": "weight", "type": "float", "optional": True},
-        {"name": "content_embedding", "type": "embedding"},
-    ],
+    "fields": [{"name": "content", "type": "text"}, {"name": "weight", "type": "float", "optional": True},
+               {"name": "content_embedding", "type": "embedding"}],
     "retention": {"kind": "persistent"},
-}
+}  # fmt: skip
 
 
 @needs("sharing")

@@ -139,18 +139,15 @@ def test_multiple_errors_show_and_hold_every_fault() -> None:
     assert "1 fault in" in str(MultipleErrors(errors=[MissingRequired(field="a")]))
 
 
-@pytest.mark.parametrize(
-    ("kind", "retryable"),
-    [
-        (errors.Unavailable, True),
-        (errors.RateLimited, True),
-        (errors.RequestFailed, True),
-        (errors.LockAcquisitionFailed, True),
-        (errors.Conflict, False),
-        (errors.NotFound, False),
-        (errors.MultipleErrors, False),
-    ],
-)
+@pytest.mark.parametrize(("kind", "retryable"), [
+    (errors.Unavailable, True),
+    (errors.RateLimited, True),
+    (errors.RequestFailed, True),
+    (errors.LockAcquisitionFailed, True),
+    (errors.Conflict, False),
+    (errors.NotFound, False),
+    (errors.MultipleErrors, False),
+])  # fmt: skip
 def test_what_may_be_tried_again_says_so(kind: type[CaliberError], retryable: bool) -> None:
     assert make(kind).retryable is retryable
 

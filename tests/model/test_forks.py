@@ -17,12 +17,9 @@ from caliber.resident import predicates as masks
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_locks_that_other_threads_hold_are_free_in_a_child() -> None:
     locks = [
-        (evaluator, "OPENING"),
-        (compiled, "_compiling"),
-        (conversation, "LOCK"),
-        (masks, "_lock"),
+        (evaluator, "OPENING"), (compiled, "_compiling"), (conversation, "LOCK"), (masks, "_lock"),
         (service, "_one_at_a_time"),
-    ]
+    ]  # fmt: skip
     held, go = threading.Event(), threading.Event()
 
     def hold() -> None:

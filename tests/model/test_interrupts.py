@@ -88,16 +88,13 @@ def test_every_broad_clause_lets_exceptions_of_handlers_through() -> None:
     assert sorted(found) == sorted(OURS), "call let_through(error) first, of caliber.model.process.interrupts"
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "try:\n f()\nexcept OSError:\n pass",
-        "try:\n f()\nexcept (ValueError, RuntimeError) as error:\n raise Ours from error",
-        "try:\n f()\nexcept Exception as error:\n let_through(error)",
-        "with contextlib.suppress(OSError):\n f()",
-        "from contextlib import suppress\nwith suppress(KeyError, Exception):\n f()",
-    ],
-)
+@pytest.mark.parametrize("source", [
+    "try:\n f()\nexcept OSError:\n pass",
+    "try:\n f()\nexcept (ValueError, RuntimeError) as error:\n raise Ours from error",
+    "try:\n f()\nexcept Exception as error:\n let_through(error)",
+    "with contextlib.suppress(OSError):\n f()",
+    "from contextlib import suppress\nwith suppress(KeyError, Exception):\n f()",
+])  # fmt: skip
 def test_planted_clauses_are_found(source: str) -> None:
     assert list(_dropping(source))
 

@@ -43,11 +43,8 @@ EXTRACTIVE = ExtractiveProvider(len, None)
 
 def test_labels_are_ordered_and_the_least_of_several_is_found() -> None:
     assert [label.distrust for label in ("system", "user", "tool", "web") for label in [TrustLabel(label)]] == [
-        0,
-        1,
-        2,
-        3,
-    ]
+        0, 1, 2, 3,
+    ]  # fmt: skip
     for labels in itertools.product(TrustLabel, repeat=3):
         assert least_trusted(*labels).distrust == max(label.distrust for label in labels)
     assert least_trusted(USER) is USER
@@ -97,22 +94,19 @@ def test_filters_compare_labels_and_only_labels(memory: str) -> None:
 SOURCES = [Source("I prefer tea.\nAnd cake.", USER), Source("Port 80 is open.\nAnd cake.", WEB)]
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("I prefer tea.", USER),
-        ("  I prefer tea.  \n\n", USER),
-        ("And cake.", USER),
-        ("Port 80 is open.", WEB),
-        ("I prefer tea.\nPort 80 is open.", WEB),
-        ("I prefer coffee.", None),
-        ("I prefer tea.\nI prefer coffee.", None),
-        ("", None),
-        ("I prefer tea. And cake.", USER),
-        ("prefer tea.", None),  # a part of a sentence, which can say the opposite
-        ("80 is open.", None),
-    ],
-)
+@pytest.mark.parametrize(("text", "expected"), [
+    ("I prefer tea.", USER),
+    ("  I prefer tea.  \n\n", USER),
+    ("And cake.", USER),
+    ("Port 80 is open.", WEB),
+    ("I prefer tea.\nPort 80 is open.", WEB),
+    ("I prefer coffee.", None),
+    ("I prefer tea.\nI prefer coffee.", None),
+    ("", None),
+    ("I prefer tea. And cake.", USER),
+    ("prefer tea.", None),  # a part of a sentence, which can say the opposite
+    ("80 is open.", None),
+])  # fmt: skip
 def test_a_quote_is_trusted_sentence_by_sentence(text: str, expected: TrustLabel | None) -> None:
     assert trust_of_quotes(text, [Quoted(source) for source in SOURCES]) is expected
 
@@ -172,18 +166,15 @@ def sources(goal: str | None = None, outcome: str | None = None) -> NoteSources:
     return NoteSources(TrajectoryDigest(goal, outcome), [Source("In short: tea", SYSTEM)], artifacts, TOOL)
 
 
-@pytest.mark.parametrize(
-    ("entity", "content", "expected"),
-    [
-        ("tea", "I prefer tea.", USER),
-        ("prefer tea", "I prefer tea.", USER),
-        ("deploys", "I prefer tea.", TOOL),  # filed under the goal, whose words are nobody's
-        ("tea", "In short: tea", SYSTEM),
-        ("port", "Port 80 is open.", WEB),
-        ("tea", "I prefer green tea.", WEB),
-        ("goal", "the goal: ship it", TOOL),
-    ],
-)
+@pytest.mark.parametrize(("entity", "content", "expected"), [
+    ("tea", "I prefer tea.", USER),
+    ("prefer tea", "I prefer tea.", USER),
+    ("deploys", "I prefer tea.", TOOL),  # filed under the goal, whose words are nobody's
+    ("tea", "In short: tea", SYSTEM),
+    ("port", "Port 80 is open.", WEB),
+    ("tea", "I prefer green tea.", WEB),
+    ("goal", "the goal: ship it", TOOL),
+])  # fmt: skip
 def test_a_note_is_trusted_as_what_it_quotes(entity: str, content: str, expected: TrustLabel) -> None:
     note = GeneratedNote(entity, "topic", NoteType.FACT, content, 1.0)
     assert sources("the goal: ship it").trust_of(note, EXTRACTIVE) is expected

@@ -31,14 +31,10 @@ KNOBS: dict[str, Any] = {
     "jobs__poll_ms": 0,
     "pcp__recovery_points__frequency": "manual",
     "memories": [
-        {
-            "name": "reading",
-            "type": "episodic",
-            "fields": [{"name": "text", "type": "text"}],
-            "retention": {"kind": "persistent"},
-        }
+        {"name": "reading", "type": "episodic", "fields": [{"name": "text", "type": "text"}],
+         "retention": {"kind": "persistent"}},
     ],
-}
+}  # fmt: skip
 
 
 def opened(backend: Backend, keep: int = 20) -> caliber.Caliber:

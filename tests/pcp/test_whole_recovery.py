@@ -27,14 +27,10 @@ KNOBS: dict[str, Any] = {
     "pcp__recovery_points__frequency": "manual",
     "checkpoint_retention": 200,
     "memories": [
-        {
-            "name": "reading",
-            "type": "episodic",
-            "fields": [{"name": "text", "type": "text"}],
-            "retention": {"kind": "persistent"},
-        }
+        {"name": "reading", "type": "episodic", "fields": [{"name": "text", "type": "text"}],
+         "retention": {"kind": "persistent"}},
     ],
-}
+}  # fmt: skip
 
 
 @pytest.fixture

@@ -248,14 +248,11 @@ def test_server_that_turns_read_only_is_said_and_survived(pg: PostgresBackend) -
     assert memory.storage.notes.count() == stored + 1
 
 
-@pytest.mark.parametrize(
-    ("where", "reason"),
-    [
-        ({"dbname": "nowhere"}, "no such database"),
-        ({"user": "nobody_knows"}, "not let in"),
-        ({"host": "/nowhere"}, "cannot connect"),
-    ],
-)
+@pytest.mark.parametrize(("where", "reason"), [
+    ({"dbname": "nowhere"}, "no such database"),
+    ({"user": "nobody_knows"}, "not let in"),
+    ({"host": "/nowhere"}, "cannot connect"),
+])  # fmt: skip
 def test_dsn_that_leads_nowhere_is_said_and_not_shown(
     pg: PostgresBackend, monkeypatch: pytest.MonkeyPatch, where: dict[str, str], reason: str
 ) -> None:

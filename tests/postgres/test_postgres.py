@@ -692,14 +692,11 @@ def test_feed_does_not_wait_for_a_long_transaction_of_another_database(pg: Postg
 # --- values ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "payload",
-    [
-        {"a\0b": "c\0", "\ufdd0": "\ufdd00\ufdd01"},
-        {"large": 1e22, "larger": 1.5e300, "small": 5e-324, "whole": 10**16, "text": "1e+22"},
-        {"nested": [{"deep": ["\0", 1.0, True, None]}], "quote": '"\\u0000\\', "empty": {}},
-    ],
-)
+@pytest.mark.parametrize("payload", [
+    {"a\0b": "c\0", "\ufdd0": "\ufdd00\ufdd01"},
+    {"large": 1e22, "larger": 1.5e300, "small": 5e-324, "whole": 10**16, "text": "1e+22"},
+    {"nested": [{"deep": ["\0", 1.0, True, None]}], "quote": '"\\u0000\\', "empty": {}},
+])  # fmt: skip
 def test_json_comes_back_as_it_went_in(pg: PostgresBackend, payload: dict[str, Any]) -> None:
     store = pg.store()
     event = plain(EVENT, payload=payload)

@@ -117,11 +117,8 @@ import caliber  # noqa: E402
 
 NOW = datetime.now(UTC) - timedelta(minutes=1)
 DONE, OTHERS, RULE, UNASKED = (
-    "the anchor is up",
-    "the anchor of another ship",
-    "ships give way to sail",
-    "crows are black",
-)
+    "the anchor is up", "the anchor of another ship", "ships give way to sail", "crows are black",
+)  # fmt: skip
 
 
 def main(path: str, knobs: dict[str, Any]) -> None:

@@ -33,17 +33,14 @@ def test_columns_that_a_declaration_names_are_there(relation: Relation) -> None:
     check_declaration(relation)
 
 
-@pytest.mark.parametrize(
-    ("name", "code", "message"),
-    [
-        ("another", NOTE.code, f"note and another both have the code {NOTE.code}"),
-        ("note", FIRST_CODE - 1, "two relations have the name note"),
-        ("another", FIRST_CODE, f"another has the code {FIRST_CODE}, which is not in 1 to 63"),
-        ("another", LAST_CODE, f"another has the code {LAST_CODE}, which is not in 1 to 63 or {LAST_CODE + 1} to"),
-        ("another", CODE_MAX + 1, f"another has the code {CODE_MAX + 1}, which is not in 1 to 63"),
-        ("another", 0, "another has the code 0, which is not in 1 to 63"),
-    ],
-)
+@pytest.mark.parametrize(("name", "code", "message"), [
+    ("another", NOTE.code, f"note and another both have the code {NOTE.code}"),
+    ("note", FIRST_CODE - 1, "two relations have the name note"),
+    ("another", FIRST_CODE, f"another has the code {FIRST_CODE}, which is not in 1 to 63"),
+    ("another", LAST_CODE, f"another has the code {LAST_CODE}, which is not in 1 to 63 or {LAST_CODE + 1} to"),
+    ("another", CODE_MAX + 1, f"another has the code {CODE_MAX + 1}, which is not in 1 to 63"),
+    ("another", 0, "another has the code 0, which is not in 1 to 63"),
+])  # fmt: skip
 def test_relation_whose_code_or_name_is_taken_is_refused(name: str, code: int, message: str) -> None:
     planted = Relation(
         name, "others", object, (integer("number"),), ("number",), code, "Planted.",

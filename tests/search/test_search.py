@@ -85,22 +85,19 @@ def test_query_without_a_word_finds_nothing(words: Any, signs: str) -> None:
     assert (result.status, result.hits) == (ResultStatus.EMPTY, ()) or "and" in result.analysis.words
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"limit": 0}, "limit"),
-        ({"limit": 1000}, "999"),
-        ({"kinds": ["poem"]}, "note, artifact, turn, scope"),
-        ({"filter": {"colour": "red"}}, "colour"),
-        ({"kinds": ["note"], "filter": {"role": "user"}}, "role"),
-        ({"kinds": [["note"]]}, "note, artifact, turn, scope"),
-        ({"filter": {"note_type": [["fact"]]}}, "must be one of"),
-        ({"filter": {"entity": 2023}}, "filter.entity: must be text"),
-        ({"filter": {"entity": [["thing"]]}}, "filter.entity: must be text"),
-        ({"filter": {"trajectory_id": 5}}, "filter.trajectory_id: must be an id"),
-        ({"filter": {"trajectory_id": b"0123456789abcdef"}}, "filter.trajectory_id: must be an id"),
-    ],
-)
+@pytest.mark.parametrize(("options", "says"), [
+    ({"limit": 0}, "limit"),
+    ({"limit": 1000}, "999"),
+    ({"kinds": ["poem"]}, "note, artifact, turn, scope"),
+    ({"filter": {"colour": "red"}}, "colour"),
+    ({"kinds": ["note"], "filter": {"role": "user"}}, "role"),
+    ({"kinds": [["note"]]}, "note, artifact, turn, scope"),
+    ({"filter": {"note_type": [["fact"]]}}, "must be one of"),
+    ({"filter": {"entity": 2023}}, "filter.entity: must be text"),
+    ({"filter": {"entity": [["thing"]]}}, "filter.entity: must be text"),
+    ({"filter": {"trajectory_id": 5}}, "filter.trajectory_id: must be an id"),
+    ({"filter": {"trajectory_id": b"0123456789abcdef"}}, "filter.trajectory_id: must be an id"),
+])  # fmt: skip
 def test_what_cannot_be_asked_is_refused_and_says_what_can(words: Any, options: dict[str, Any], says: str) -> None:
     # issue, Bad input
     words.note("x")
@@ -189,34 +186,28 @@ def test_turn_of_a_megabyte_is_indexed_to_its_end(words: Any) -> None:
     assert len(hit.snippet) < 200
 
 
-@pytest.mark.parametrize(
-    ("text", "query"),
-    [
-        ("我们把备份移到东京", "备份"),
-        ("東京タワーに行きました", "東京"),
-        ("서울에서 회의", "회의"),
-        ("Привет, мир", "МИР"),
-        ("café crème", "cafe"),
-        ("Straße gesperrt", "STRASSE"),
-        ("ﬁnal report", "final"),  # a ligature
-    ],
-)
+@pytest.mark.parametrize(("text", "query"), [
+    ("我们把备份移到东京", "备份"),
+    ("東京タワーに行きました", "東京"),
+    ("서울에서 회의", "회의"),
+    ("Привет, мир", "МИР"),
+    ("café crème", "cafe"),
+    ("Straße gesperrt", "STRASSE"),
+    ("ﬁnal report", "final"),  # a ligature
+])  # fmt: skip
 def test_texts_of_other_scripts_are_found(words: Any, text: str, query: str) -> None:
     words.note(text)
     words.note("nothing of the kind")
     assert contents(words.memory, query) == [text]
 
 
-@pytest.mark.parametrize(
-    ("query", "finds"),
-    [
-        ("backup_host", {"set backup_host first", "the BackupHost class", "our backup is a host"}),
-        ("BackupHost", {"set backup_host first", "the BackupHost class", "our backup is a host"}),
-        ("jobs/backup.py", {"run jobs/backup.py"}),
-        ("host", {"set backup_host first", "the BackupHost class", "our backup is a host"}),
-        ("jobs", {"run jobs/backup.py"}),
-    ],
-)
+@pytest.mark.parametrize(("query", "finds"), [
+    ("backup_host", {"set backup_host first", "the BackupHost class", "our backup is a host"}),
+    ("BackupHost", {"set backup_host first", "the BackupHost class", "our backup is a host"}),
+    ("jobs/backup.py", {"run jobs/backup.py"}),
+    ("host", {"set backup_host first", "the BackupHost class", "our backup is a host"}),
+    ("jobs", {"run jobs/backup.py"}),
+])  # fmt: skip
 def test_identifiers_are_found_whole_and_by_their_parts(words: Any, query: str, finds: set[str]) -> None:
     for text in ("set backup_host first", "the BackupHost class", "our backup is a host", "run jobs/backup.py"):
         words.note(text)

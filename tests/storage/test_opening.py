@@ -110,15 +110,12 @@ INTERRUPTED = [b"S", b"SQLite format 3", b"\x00" * 20]
 """What a power cut may leave of the first page of a new database, where a journal tells that the file was empty."""
 
 
-@pytest.mark.parametrize(
-    ("content", "journal"),
-    [
-        *((content, None) for content in (b"x", *INTERRUPTED, b"a text " * 700, bytes(8192))),
-        *((content, journal_of(3)) for content in (b"x", *INTERRUPTED, b"a text " * 700)),
-        *((content, b"a diary") for content in (b"x", *INTERRUPTED)),
-        *((content, journal_of(0)) for content in (b"x", b"SQL is a language", b"a text " * 700)),
-    ],
-)
+@pytest.mark.parametrize(("content", "journal"), [
+    *((content, None) for content in (b"x", *INTERRUPTED, b"a text " * 700, bytes(8192))),
+    *((content, journal_of(3)) for content in (b"x", *INTERRUPTED, b"a text " * 700)),
+    *((content, b"a diary") for content in (b"x", *INTERRUPTED)),
+    *((content, journal_of(0)) for content in (b"x", b"SQL is a language", b"a text " * 700)),
+])  # fmt: skip
 def test_file_of_something_else_is_left_as_it_is(content: bytes, journal: bytes | None, tmp_path: Path) -> None:
     # issue 12, First, item 1: SQLite takes a file of one byte for an empty one, and rolls back what is no database
     path, beside, backup = tmp_path / "other.db", tmp_path / "other.db-journal", tmp_path / "backup.db"

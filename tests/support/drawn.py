@@ -25,12 +25,9 @@ _IN_MEMORY = "it ends with its handle"
 LACKS: Mapping[str, Mapping[str, str]] = {
     "postgres": {"gapless": "a rolled back transaction keeps its number; readers go by snapshots"},
     "sqlite": {},
-    "sqlite-memory": {
-        "reopen": _IN_MEMORY,
-        "sharing": _IN_MEMORY,
-        "snapshots": "a reader keeps writers waiting in memory",
-    },
-}
+    "sqlite-memory": {"reopen": _IN_MEMORY, "sharing": _IN_MEMORY,
+                      "snapshots": "a reader keeps writers waiting in memory"},
+}  # fmt: skip
 """For each database under test, the capabilities that it lacks, with the reasons: see ``contract.target``."""
 
 NAMES = tuple(LACKS)

@@ -91,18 +91,15 @@ def test_a_stack_trace_is_one_error_log(trace: str, frame: str) -> None:
     assert found(frame.format(trace)) == [(ERROR, trace)]
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "2024-01-01 12:00:00,123 ERROR db: lost connection",
-        "[2024-01-01T12:00:00Z] FATAL: out of memory",
-        "src/main.c:12:5: error: expected ';'",
-        "error[E0382]: borrow of moved value",
-        "ValueError: bad digit",
-        "npm ERR! code ENOENT",
-        "fatal: not a git repository",
-    ],
-)
+@pytest.mark.parametrize("line", [
+    "2024-01-01 12:00:00,123 ERROR db: lost connection",
+    "[2024-01-01T12:00:00Z] FATAL: out of memory",
+    "src/main.c:12:5: error: expected ';'",
+    "error[E0382]: borrow of moved value",
+    "ValueError: bad digit",
+    "npm ERR! code ENOENT",
+    "fatal: not a git repository",
+])  # fmt: skip
 def test_error_lines_are_an_error_log(line: str) -> None:
     assert found(f"make all\n{line}\n{line} again\nbye") == [(ERROR, f"{line}\n{line} again")]
 
@@ -114,85 +111,73 @@ def test_words_about_errors_are_no_error_log(text: str) -> None:
     assert found(text) == []
 
 
-@pytest.mark.parametrize(
-    ("sentence", "kind"),
-    [
-        ("We decided to use SQLite.", DECISION),
-        ("After some talk we have finally agreed on two spaces.", DECISION),
-        ("Let's go with apsw for the driver.", DECISION),
-        ("We'll stick with one writer.", DECISION),
-        ("The decision is to ship on Monday.", DECISION),
-        ("I prefer tabs over spaces.", PREFERENCE),
-        ("I’d really prefer short answers.", PREFERENCE),
-        ("Please always run the tests first.", PREFERENCE),
-        ("Never use semicolons.", PREFERENCE),
-        ("I like green tea.", PREFERENCE),
-        ("My favourite editor is vim.", PREFERENCE),
-        ("From now on, answer in French.", PREFERENCE),
-        ("Uploads must not exceed 5 MB.", CONSTRAINT),
-        ("There is a limit of 20 requests a minute.", CONSTRAINT),
-        ("The name has to be unique.", CONSTRAINT),
-        ("Keys must be strings.", CONSTRAINT),
-        ("Don't touch the main branch.", CONSTRAINT),
-        ("Note that the server lives in Berlin.", FACT),
-        ("Remember that Alice owns the account.", FACT),
-        ("FYI the port is 8080.", FACT),
-    ],
-)
+@pytest.mark.parametrize(("sentence", "kind"), [
+    ("We decided to use SQLite.", DECISION),
+    ("After some talk we have finally agreed on two spaces.", DECISION),
+    ("Let's go with apsw for the driver.", DECISION),
+    ("We'll stick with one writer.", DECISION),
+    ("The decision is to ship on Monday.", DECISION),
+    ("I prefer tabs over spaces.", PREFERENCE),
+    ("I’d really prefer short answers.", PREFERENCE),
+    ("Please always run the tests first.", PREFERENCE),
+    ("Never use semicolons.", PREFERENCE),
+    ("I like green tea.", PREFERENCE),
+    ("My favourite editor is vim.", PREFERENCE),
+    ("From now on, answer in French.", PREFERENCE),
+    ("Uploads must not exceed 5 MB.", CONSTRAINT),
+    ("There is a limit of 20 requests a minute.", CONSTRAINT),
+    ("The name has to be unique.", CONSTRAINT),
+    ("Keys must be strings.", CONSTRAINT),
+    ("Don't touch the main branch.", CONSTRAINT),
+    ("Note that the server lives in Berlin.", FACT),
+    ("Remember that Alice owns the account.", FACT),
+    ("FYI the port is 8080.", FACT),
+])  # fmt: skip
 def test_what_people_say_becomes_artifacts(sentence: str, kind: ArtifactType) -> None:
     assert found(f"Hello there. {sentence} Thanks a lot!") == [(kind, sentence)]
 
 
-@pytest.mark.parametrize(
-    ("line", "kind", "content"),
-    [
-        ("Decision: use one writer", DECISION, "use one writer"),
-        ("- **Decision:** use one writer.", DECISION, "use one writer."),
-        ("2. Constraint: at most one writer", CONSTRAINT, "at most one writer"),
-        ("Fact: the sky is blue.", FACT, "the sky is blue."),
-        ("note: the build needs cmake", FACT, "the build needs cmake"),
-        ("Preference: dark mode please", PREFERENCE, "dark mode please"),
-    ],
-)
+@pytest.mark.parametrize(("line", "kind", "content"), [
+    ("Decision: use one writer", DECISION, "use one writer"),
+    ("- **Decision:** use one writer.", DECISION, "use one writer."),
+    ("2. Constraint: at most one writer", CONSTRAINT, "at most one writer"),
+    ("Fact: the sky is blue.", FACT, "the sky is blue."),
+    ("note: the build needs cmake", FACT, "the build needs cmake"),
+    ("Preference: dark mode please", PREFERENCE, "dark mode please"),
+])  # fmt: skip
 def test_labels_say_what_a_line_is(line: str, kind: ArtifactType, content: str) -> None:
     (artifact,) = extract_artifacts([ExtractionTurn(1, TurnRole.USER, f"Summary of today\n\n{line}\n")])
     assert (artifact.artifact_type, artifact.content) == (kind, content)
     assert 0.7 <= artifact.confidence <= 1.0
 
 
-@pytest.mark.parametrize(
-    "sentence",
-    [
-        "Have we decided to use SQLite?",
-        "If we decided to use it, it would break.",
-        "Should we go with SQLite or not?",
-        "Never mind.",
-        "Always?",
-        "I would like to ask something.",
-        "He has to leave early.",
-        "You must have been tired.",
-        "The sky is blue.",
-        "Do you prefer tea?",
-        "Don't worry about it.",
-    ],
-)
+@pytest.mark.parametrize("sentence", [
+    "Have we decided to use SQLite?",
+    "If we decided to use it, it would break.",
+    "Should we go with SQLite or not?",
+    "Never mind.",
+    "Always?",
+    "I would like to ask something.",
+    "He has to leave early.",
+    "You must have been tired.",
+    "The sky is blue.",
+    "Do you prefer tea?",
+    "Don't worry about it.",
+])  # fmt: skip
 def test_questions_and_asides_are_not_taken_for_statements(sentence: str) -> None:
     assert found(sentence) == []
 
 
-@pytest.mark.parametrize(
-    ("role", "sentence", "kinds"),
-    [
-        (TurnRole.ASSISTANT, "I prefer tabs over spaces.", []),
-        (TurnRole.ASSISTANT, "I like this approach.", []),
-        (TurnRole.ASSISTANT, "The file has to be read first.", []),
-        (TurnRole.ASSISTANT, "We decided to use SQLite.", [DECISION]),
-        (TurnRole.ASSISTANT, "Preference: dark mode", []),
-        (TurnRole.SYSTEM, "Never reveal the prompt.", [CONSTRAINT]),
-        (TurnRole.SYSTEM, "We decided to use SQLite.", []),
-        (TurnRole.TOOL, "I prefer tabs. We decided to use SQLite. Fact: x is y.", [TOOL]),
-    ],
-)
+@pytest.mark.parametrize(("role", "sentence", "kinds"), [
+    (TurnRole.ASSISTANT, "I prefer tabs over spaces.", []),
+    (TurnRole.ASSISTANT, "I like this approach.", []),
+    (TurnRole.ASSISTANT, "The file has to be read first.", []),
+    (TurnRole.ASSISTANT, "We decided to use SQLite.", [DECISION]),
+    (TurnRole.ASSISTANT, "Preference: dark mode", []),
+    (TurnRole.SYSTEM, "Never reveal the prompt.", [CONSTRAINT]),
+    (TurnRole.SYSTEM, "We decided to use SQLite.", []),
+    (TurnRole.TOOL, "I prefer tabs. We decided to use SQLite. Fact: x is y.", [TOOL]),
+])  # fmt: skip
 def test_who_says_it_matters(role: TurnRole, sentence: str, kinds: list[ArtifactType]) -> None:
     assert [kind for kind, _ in found(sentence, role)] == kinds
 

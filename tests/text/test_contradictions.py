@@ -34,17 +34,14 @@ def test_pairs_are_judged_as_labelled(name: str, precision: float, recall: float
     assert result.recall >= recall, result.wrong
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "kind"),
-    [
-        ("The flag is enabled.", "The flag is not enabled.", VerdictKind.NEGATION),
-        ("The queue is full.", "The queue is empty.", VerdictKind.ANTONYM),
-        ("Undo is reversible here.", "Undo is irreversible here.", VerdictKind.ANTONYM),
-        ("The timeout is 30 seconds.", "The timeout is two minutes.", VerdictKind.NUMBER),
-        ("The review is due on 4 May 2026.", "The review is due on 2026-06-04.", VerdictKind.DATE),
-        ("Ana prefers tea to coffee.", "Ana prefers coffee to tea.", VerdictKind.PREFERENCE),
-    ],
-)
+@pytest.mark.parametrize(("first", "second", "kind"), [
+    ("The flag is enabled.", "The flag is not enabled.", VerdictKind.NEGATION),
+    ("The queue is full.", "The queue is empty.", VerdictKind.ANTONYM),
+    ("Undo is reversible here.", "Undo is irreversible here.", VerdictKind.ANTONYM),
+    ("The timeout is 30 seconds.", "The timeout is two minutes.", VerdictKind.NUMBER),
+    ("The review is due on 4 May 2026.", "The review is due on 2026-06-04.", VerdictKind.DATE),
+    ("Ana prefers tea to coffee.", "Ana prefers coffee to tea.", VerdictKind.PREFERENCE),
+])  # fmt: skip
 def test_each_mechanism_finds_its_contradiction(first: str, second: str, kind: VerdictKind) -> None:
     # C-260
     verdict = contradicts(first, second)
@@ -52,25 +49,22 @@ def test_each_mechanism_finds_its_contradiction(first: str, second: str, kind: V
     assert contradicts(second, first) is not None
 
 
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        ("The timeout is 120 seconds.", "The timeout is two minutes."),
-        ("The drawer is not unlocked.", "The drawer is locked."),
-        ("Over 100 people came.", "250 people came."),
-        ("In 2023 rent was 900 euros.", "In 2025 rent was 1,100 euros."),
-        ("The review is due in May 2026.", "The review is due on 4 May 2026."),
-        ("Ana lives in Porto.", "Ana's sister lives in Lyon."),
-        ("Ana lives in Porto.", "Ana used to live in Lyon."),
-        ("Ana lives in Porto.", "Ana might move to Lyon."),
-        ("Ana lives in Porto.", "Ana lives in Portugal."),
-        ("Ana speaks Polish.", "Ana speaks Danish."),
-        ("Staging runs version 4.", "Production runs version 5."),
-        ("The bridge is open to cyclists.", "The bridge is closed to trucks."),
-        ("It is not true that the cache is disabled.", "The cache is enabled."),
-        ("", "The cache is enabled."),
-    ],
-)
+@pytest.mark.parametrize(("first", "second"), [
+    ("The timeout is 120 seconds.", "The timeout is two minutes."),
+    ("The drawer is not unlocked.", "The drawer is locked."),
+    ("Over 100 people came.", "250 people came."),
+    ("In 2023 rent was 900 euros.", "In 2025 rent was 1,100 euros."),
+    ("The review is due in May 2026.", "The review is due on 4 May 2026."),
+    ("Ana lives in Porto.", "Ana's sister lives in Lyon."),
+    ("Ana lives in Porto.", "Ana used to live in Lyon."),
+    ("Ana lives in Porto.", "Ana might move to Lyon."),
+    ("Ana lives in Porto.", "Ana lives in Portugal."),
+    ("Ana speaks Polish.", "Ana speaks Danish."),
+    ("Staging runs version 4.", "Production runs version 5."),
+    ("The bridge is open to cyclists.", "The bridge is closed to trucks."),
+    ("It is not true that the cache is disabled.", "The cache is enabled."),
+    ("", "The cache is enabled."),
+])  # fmt: skip
 def test_what_can_both_hold_is_no_contradiction(first: str, second: str) -> None:
     # C-260
     assert contradicts(first, second) is None
@@ -261,15 +255,12 @@ def cluster(*contents: str) -> list[ConsolidationMember]:
     return [ConsolidationMember(f"k{index}", content, index) for index, content in enumerate(contents)]
 
 
-@pytest.mark.parametrize(
-    ("contents", "survivor"),
-    [
-        (("The cache is on.", "the cache is on"), "k1"),
-        (("The cache is on. It is fast.", "It is fast."), "k0"),
-        (("One thing. Two things.", "Two things.", "two things. one thing"), "k2"),
-        ((" ".join(f"word{i}" for i in range(99)) + " end", " ".join(f"word{i}" for i in range(99)) + " stop"), "k1"),
-    ],
-)
+@pytest.mark.parametrize(("contents", "survivor"), [
+    (("The cache is on.", "the cache is on"), "k1"),
+    (("The cache is on. It is fast.", "It is fast."), "k0"),
+    (("One thing. Two things.", "Two things.", "two things. one thing"), "k2"),
+    ((" ".join(f"word{i}" for i in range(99)) + " end", " ".join(f"word{i}" for i in range(99)) + " stop"), "k1"),
+])  # fmt: skip
 def test_near_identical_memories_give_way_to_the_newest_that_says_it_all(
     contents: tuple[str, ...], survivor: str
 ) -> None:
@@ -283,17 +274,14 @@ def test_near_identical_memories_give_way_to_the_newest_that_says_it_all(
 LONG = " ".join(["the quick brown fox jumps over the lazy dog near the river bank"] * 5)
 
 
-@pytest.mark.parametrize(
-    "contents",
-    [
-        ("The cache is on.", "The log is off."),
-        (f"{LONG} 80", f"{LONG} 81"),
-        (f"{LONG} here", f"{LONG} not here"),
-        (f"{LONG} enabled", f"{LONG} disabled"),
-        ("only one",),
-        (),
-    ],
-)
+@pytest.mark.parametrize("contents", [
+    ("The cache is on.", "The log is off."),
+    (f"{LONG} 80", f"{LONG} 81"),
+    (f"{LONG} here", f"{LONG} not here"),
+    (f"{LONG} enabled", f"{LONG} disabled"),
+    ("only one",),
+    (),
+])  # fmt: skip
 def test_what_differs_is_kept(contents: tuple[str, ...]) -> None:
     (decision,) = decide_consolidation([cluster(*contents)])
     assert decision.action is ConsolidationAction.KEEP

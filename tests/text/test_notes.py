@@ -30,16 +30,13 @@ def note(content: str, confidence: float = 0.5, entity: str = "SQLite") -> Gener
     return GeneratedNote(entity, "name", NoteType.FACT, content, confidence)
 
 
-@pytest.mark.parametrize(
-    ("kind", "content", "note_type"),
-    [
-        (ArtifactType.DESIGN_DECISION, "We decided to always use tabs in SQLite.", NoteType.CONVENTION),
-        (ArtifactType.DESIGN_DECISION, "We decided to migrate SQLite in two steps.", NoteType.STRATEGY),
-        (ArtifactType.CONSTRAINT, "SQLite files must not exceed 5 MB.", NoteType.CONVENTION),
-        (ArtifactType.USER_PREFERENCE, "I prefer SQLite.", NoteType.PREFERENCE),
-        (ArtifactType.FACT, "Note that SQLite runs here.", NoteType.FACT),
-    ],
-)
+@pytest.mark.parametrize(("kind", "content", "note_type"), [
+    (ArtifactType.DESIGN_DECISION, "We decided to always use tabs in SQLite.", NoteType.CONVENTION),
+    (ArtifactType.DESIGN_DECISION, "We decided to migrate SQLite in two steps.", NoteType.STRATEGY),
+    (ArtifactType.CONSTRAINT, "SQLite files must not exceed 5 MB.", NoteType.CONVENTION),
+    (ArtifactType.USER_PREFERENCE, "I prefer SQLite.", NoteType.PREFERENCE),
+    (ArtifactType.FACT, "Note that SQLite runs here.", NoteType.FACT),
+])  # fmt: skip
 def test_artifacts_become_notes_of_their_kind(kind: ArtifactType, content: str, note_type: NoteType) -> None:
     # C-233
     assert generate_notes(NOTHING, [], [artifact(kind, content)]) == [
@@ -139,14 +136,11 @@ def test_merging_keeps_code_as_it_is() -> None:
     assert merge_notes(note("Use it so."), note(f"Like this:\n{block}")).content == f"Use it so.\nLike this:\n{block}"
 
 
-@pytest.mark.parametrize(
-    ("other", "field"),
-    [
-        (GeneratedNote("Postgres", "name", NoteType.FACT, "x", 0.5), "entity"),
-        (GeneratedNote("SQLite", "file", NoteType.FACT, "x", 0.5), "entity_type"),
-        (GeneratedNote("SQLite", "name", NoteType.GOTCHA, "x", 0.5), "note_type"),
-    ],
-)
+@pytest.mark.parametrize(("other", "field"), [
+    (GeneratedNote("Postgres", "name", NoteType.FACT, "x", 0.5), "entity"),
+    (GeneratedNote("SQLite", "file", NoteType.FACT, "x", 0.5), "entity_type"),
+    (GeneratedNote("SQLite", "name", NoteType.GOTCHA, "x", 0.5), "note_type"),
+])  # fmt: skip
 def test_notes_about_different_things_are_not_merged(other: GeneratedNote, field: str) -> None:
     # K-111: found and merged by all three
     with pytest.raises(InvalidValue) as caught:
@@ -154,30 +148,27 @@ def test_notes_about_different_things_are_not_merged(other: GeneratedNote, field
     assert caught.value.field == field
 
 
-@pytest.mark.parametrize(
-    ("statement", "expected"),
-    [
-        ("Use `ruff` for all of it", ("ruff", "name")),
-        ('The "write path" is short', ("write path", "name")),
-        ("Look into caliber/llm/static.py for Berlin", ("caliber/llm/static.py", "file")),
-        ("`pyproject.toml` is the place", ("pyproject.toml", "file")),
-        ("We call open_scope before it", ("open_scope", "identifier")),
-        ("We call flush() before it", ("flush()", "identifier")),
-        ("Set CaliberConfig first", ("CaliberConfig", "identifier")),
-        ("Read os.path of it", ("os.path", "identifier")),
-        ("Pass --skip-bad there", ("--skip-bad", "identifier")),
-        ("I moved to New York last year", ("New York", "name")),
-        ("Alice Walker likes tea", ("Alice Walker", "name")),
-        ("I think that Alice likes tea", ("Alice", "name")),
-        ("SQLite is small", ("SQLite", "name")),
-        ("Uploads must not exceed 5 MB", ("uploads", "topic")),
-        ("I prefer green tea over black coffee", ("green tea black", "topic")),
-        ("see https://example.com/a.py now", ("see https://example.com/a.py", "topic")),
-        ("it is", None),
-        ("", None),
-        ("... !!! 5", None),
-    ],
-)
+@pytest.mark.parametrize(("statement", "expected"), [
+    ("Use `ruff` for all of it", ("ruff", "name")),
+    ('The "write path" is short', ("write path", "name")),
+    ("Look into caliber/llm/static.py for Berlin", ("caliber/llm/static.py", "file")),
+    ("`pyproject.toml` is the place", ("pyproject.toml", "file")),
+    ("We call open_scope before it", ("open_scope", "identifier")),
+    ("We call flush() before it", ("flush()", "identifier")),
+    ("Set CaliberConfig first", ("CaliberConfig", "identifier")),
+    ("Read os.path of it", ("os.path", "identifier")),
+    ("Pass --skip-bad there", ("--skip-bad", "identifier")),
+    ("I moved to New York last year", ("New York", "name")),
+    ("Alice Walker likes tea", ("Alice Walker", "name")),
+    ("I think that Alice likes tea", ("Alice", "name")),
+    ("SQLite is small", ("SQLite", "name")),
+    ("Uploads must not exceed 5 MB", ("uploads", "topic")),
+    ("I prefer green tea over black coffee", ("green tea black", "topic")),
+    ("see https://example.com/a.py now", ("see https://example.com/a.py", "topic")),
+    ("it is", None),
+    ("", None),
+    ("... !!! 5", None),
+])  # fmt: skip
 def test_what_a_statement_is_about(statement: str, expected: tuple[str, str] | None) -> None:
     assert name_entity(statement) == expected
 

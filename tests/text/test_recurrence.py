@@ -65,12 +65,9 @@ def test_a_time_in_the_repeated_hour_takes_place_once_at_its_first_pass() -> Non
 def test_the_examples_of_the_standard() -> None:
     start = at("1997-09-02T09:00", NEW_YORK)
     assert days("FREQ=DAILY;INTERVAL=10;COUNT=5", start, NEW_YORK, 9) == [
-        "1997-09-02 09:00 -04",
-        "1997-09-12 09:00 -04",
-        "1997-09-22 09:00 -04",
-        "1997-10-02 09:00 -04",
+        "1997-09-02 09:00 -04", "1997-09-12 09:00 -04", "1997-09-22 09:00 -04", "1997-10-02 09:00 -04",
         "1997-10-12 09:00 -04",
-    ]
+    ]  # fmt: skip
     ends = days("FREQ=DAILY;UNTIL=19971224T000000Z", start, NEW_YORK, 200)
     assert (len(ends), ends[-1]) == (113, "1997-12-23 09:00 -05")
     assert days("FREQ=WEEKLY;INTERVAL=2;COUNT=8;BYDAY=TU,TH", start, NEW_YORK, 9) == [
@@ -176,38 +173,35 @@ def test_an_event_without_a_rule_takes_place_once() -> None:
     assert once.after(start + timedelta(seconds=1)) is None
 
 
-@pytest.mark.parametrize(
-    "rule",
-    [
-        "",
-        "FREQ=HOURLY",
-        "FREQ=SECONDLY",
-        "freq=daily",
-        "INTERVAL=2",
-        "FREQ=DAILY;FREQ=WEEKLY",
-        "FREQ=DAILY;INTERVAL=0",
-        "FREQ=DAILY;INTERVAL=-1",
-        "FREQ=DAILY;INTERVAL=1.5",
-        "FREQ=DAILY;INTERVAL=99999999999999999999",
-        "FREQ=DAILY;COUNT=0",
-        "FREQ=DAILY;COUNT=-3",
-        "FREQ=DAILY;COUNT=1000000000",
-        "FREQ=DAILY;COUNT=2;UNTIL=20280101",
-        "FREQ=DAILY;UNTIL=2028-01-01",
-        "FREQ=DAILY;UNTIL=20280231",
-        "FREQ=DAILY;UNTIL=20280101T250000Z",
-        "FREQ=WEEKLY;BYDAY=",
-        "FREQ=WEEKLY;BYDAY=MO,,TU",
-        "FREQ=WEEKLY;BYDAY=XX",
-        "FREQ=WEEKLY;BYDAY=2MO",
-        "FREQ=MONTHLY;BYDAY=6MO",
-        "FREQ=MONTHLY;BYDAY=0MO",
-        "FREQ=YEARLY;BYDAY=54MO",
-        "FREQ=YEARLY;BYEASTER=0",
-        "FREQ=DAILY;X=1",
-        "FREQ=DAILY;" + "BYDAY=MO;" * 200,
-    ],
-)
+@pytest.mark.parametrize("rule", [
+    "",
+    "FREQ=HOURLY",
+    "FREQ=SECONDLY",
+    "freq=daily",
+    "INTERVAL=2",
+    "FREQ=DAILY;FREQ=WEEKLY",
+    "FREQ=DAILY;INTERVAL=0",
+    "FREQ=DAILY;INTERVAL=-1",
+    "FREQ=DAILY;INTERVAL=1.5",
+    "FREQ=DAILY;INTERVAL=99999999999999999999",
+    "FREQ=DAILY;COUNT=0",
+    "FREQ=DAILY;COUNT=-3",
+    "FREQ=DAILY;COUNT=1000000000",
+    "FREQ=DAILY;COUNT=2;UNTIL=20280101",
+    "FREQ=DAILY;UNTIL=2028-01-01",
+    "FREQ=DAILY;UNTIL=20280231",
+    "FREQ=DAILY;UNTIL=20280101T250000Z",
+    "FREQ=WEEKLY;BYDAY=",
+    "FREQ=WEEKLY;BYDAY=MO,,TU",
+    "FREQ=WEEKLY;BYDAY=XX",
+    "FREQ=WEEKLY;BYDAY=2MO",
+    "FREQ=MONTHLY;BYDAY=6MO",
+    "FREQ=MONTHLY;BYDAY=0MO",
+    "FREQ=YEARLY;BYDAY=54MO",
+    "FREQ=YEARLY;BYEASTER=0",
+    "FREQ=DAILY;X=1",
+    "FREQ=DAILY;" + "BYDAY=MO;" * 200,
+])  # fmt: skip
 def test_other_rules_are_refused(rule: str) -> None:
     with pytest.raises(InvalidValue) as caught:
         parse_rule(rule)

@@ -41,15 +41,12 @@ def test_lists_headings_and_tables_are_units_of_their_own() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "block",
-    [
-        "```python\nx = 1. Y. Z\n\n# not a heading\n```",
-        "~~~\na. B\n```\nc. D\n~~~",
-        "````md\n```\ninner. Block\n```\n````",
-        "```\nnever closed. So\nall of it",
-    ],
-)
+@pytest.mark.parametrize("block", [
+    "```python\nx = 1. Y. Z\n\n# not a heading\n```",
+    "~~~\na. B\n```\nc. D\n~~~",
+    "````md\n```\ninner. Block\n```\n````",
+    "```\nnever closed. So\nall of it",
+])  # fmt: skip
 def test_a_fenced_block_is_one_unit(block: str) -> None:
     units = split_sentences(f"Before. This:\n{block}")
     assert [unit.text for unit in units] == ["Before.", "This:", block]

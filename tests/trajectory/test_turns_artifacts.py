@@ -105,21 +105,18 @@ def test_content_beyond_the_limit_is_refused(agent: Any, monkeypatch: pytest.Mon
     assert agent.memory.storage.turns.count() == 1
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"role": "nobody"},
-        {"content": "lone \ud800 surrogate"},
-        {"name": ""},
-        {"name": "n" * 2_000},
-        {"tool_calls": [ToolCall("1", "f", "{}")]},
-        {"tool_calls": [{"id": "1"}], "role": "assistant"},
-        {"tool_calls": [ToolCall("", "f", "{}")], "role": "assistant"},
-        {"tool_call_id": "1"},
-        {"occurred_at": datetime(2024, 1, 1)},  # noqa: DTZ001
-        {"idempotency_key": ""},
-    ],
-)
+@pytest.mark.parametrize("wrong", [
+    {"role": "nobody"},
+    {"content": "lone \ud800 surrogate"},
+    {"name": ""},
+    {"name": "n" * 2_000},
+    {"tool_calls": [ToolCall("1", "f", "{}")]},
+    {"tool_calls": [{"id": "1"}], "role": "assistant"},
+    {"tool_calls": [ToolCall("", "f", "{}")], "role": "assistant"},
+    {"tool_call_id": "1"},
+    {"occurred_at": datetime(2024, 1, 1)},  # noqa: DTZ001
+    {"idempotency_key": ""},
+])  # fmt: skip
 def test_wrong_turn_is_refused_and_nothing_written(wrong: dict[str, Any], module_agent: Any) -> None:
     memory, scope_id = module_agent.memory, module_agent.scope_id
     with pytest.raises(InputError):

@@ -225,24 +225,21 @@ def test_values_are_listed_by_prefix_in_the_order_of_keys(values: Any) -> None:
     assert [each.key for each in values.list(limit=2)] == ["%", "A/1"]
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "error"),
-    [
-        ("", 1, InvalidValue),
-        (" ", 1, InvalidValue),
-        ("k" * 10_000, 1, InvalidValue),
-        ("ä" * 513, 1, InvalidValue),
-        ("a\0b", 1, InvalidValue),
-        ("a\nb", 1, InvalidValue),
-        (7, 1, DTypeError),
-        ("k", float("nan"), InvalidValue),
-        ("k", 2**70, InvalidValue),
-        ("k", {1: 2}, DTypeError),
-        ("k", object(), DTypeError),
-        ("k", "\ud800", InvalidValue),
-        ("k", "x" * 1_100_000, InvalidValue),
-    ],
-)
+@pytest.mark.parametrize(("key", "value", "error"), [
+    ("", 1, InvalidValue),
+    (" ", 1, InvalidValue),
+    ("k" * 10_000, 1, InvalidValue),
+    ("ä" * 513, 1, InvalidValue),
+    ("a\0b", 1, InvalidValue),
+    ("a\nb", 1, InvalidValue),
+    (7, 1, DTypeError),
+    ("k", float("nan"), InvalidValue),
+    ("k", 2**70, InvalidValue),
+    ("k", {1: 2}, DTypeError),
+    ("k", object(), DTypeError),
+    ("k", "\ud800", InvalidValue),
+    ("k", "x" * 1_100_000, InvalidValue),
+])  # fmt: skip
 def test_bad_keys_and_values_are_refused(values: Any, key: Any, value: Any, error: type[Exception]) -> None:
     with pytest.raises(error) as caught:
         values.set(key, value)

@@ -416,23 +416,20 @@ def test_forgetting_a_user_takes_their_todos_and_words(memory: caliber.Caliber) 
 # --- bad input -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("fields", "error"),
-    [
-        ({"title": ""}, InvalidValue),
-        ({"title": "t" * 2_000}, InvalidValue),
-        ({"title": None}, RequiredFieldMissing),
-        ({"priority": "soon"}, InvalidValue),
-        ({"kind": "user"}, InvalidValue),
-        ({"kind": "coordination", "user": "maria"}, InvalidValue),
-        ({"parent": "x"}, InvalidValue),
-        ({"depends_on": "x"}, DTypeError),
-        ({"due_at": 5}, DTypeError),
-        ({"visible_to": []}, InvalidValue),
-        ({"parent": "0190f3c2-7c00-7000-8000-000000000000"}, NotFound),
-        ({"depends_on": ["0190f3c2-7c00-7000-8000-000000000000"]}, NotFound),
-    ],
-)
+@pytest.mark.parametrize(("fields", "error"), [
+    ({"title": ""}, InvalidValue),
+    ({"title": "t" * 2_000}, InvalidValue),
+    ({"title": None}, RequiredFieldMissing),
+    ({"priority": "soon"}, InvalidValue),
+    ({"kind": "user"}, InvalidValue),
+    ({"kind": "coordination", "user": "maria"}, InvalidValue),
+    ({"parent": "x"}, InvalidValue),
+    ({"depends_on": "x"}, DTypeError),
+    ({"due_at": 5}, DTypeError),
+    ({"visible_to": []}, InvalidValue),
+    ({"parent": "0190f3c2-7c00-7000-8000-000000000000"}, NotFound),
+    ({"depends_on": ["0190f3c2-7c00-7000-8000-000000000000"]}, NotFound),
+])  # fmt: skip
 def test_bad_todos_are_refused(todos: Any, fields: dict[str, Any], error: type[Exception]) -> None:
     with pytest.raises(error):
         todos.add(**{"title": "t", **fields})

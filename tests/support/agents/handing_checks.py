@@ -23,12 +23,9 @@ ACCEPTS = ("accept", "take")
 NEEDS = {"start": "accept", "complete": "start", "fail": "accept", "end task": "accept", "finish": "take"}
 """Calls, and the one that comes before."""
 ENDS = {
-    "complete": ("completed",),
-    "fail": ("failed",),
-    "end task": ("completed",),
-    "cancel": ("failed", "rejected"),
+    "complete": ("completed",), "fail": ("failed",), "end task": ("completed",), "cancel": ("failed", "rejected"),
     "finish": ("completed",),
-}
+}  # fmt: skip
 """Calls that end a record, and the states that they leave."""
 LEAVES = {"accept": "pending", "start": "accepted", "take": "initiated"}
 """Calls, and the state that is over after them."""

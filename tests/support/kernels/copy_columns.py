@@ -12,13 +12,9 @@ from caliber.kernels.copy.rows import COPY_HEADER, COPY_TRAILER, CopyRows, copy_
 from caliber.model.errors import InvalidRow
 
 NUMBERS = {
-    CopyKind.INT2: np.int16,
-    CopyKind.INT4: np.int32,
-    CopyKind.INT8: np.int64,
-    CopyKind.FLOAT4: np.float32,
-    CopyKind.FLOAT8: np.float64,
-    CopyKind.INSTANT: np.int64,
-}
+    CopyKind.INT2: np.int16, CopyKind.INT4: np.int32, CopyKind.INT8: np.int64, CopyKind.FLOAT4: np.float32,
+    CopyKind.FLOAT8: np.float64, CopyKind.INSTANT: np.int64,
+}  # fmt: skip
 
 
 def rows_of(columns: Sequence[CopyColumn], count: int) -> list[list[Any]]:

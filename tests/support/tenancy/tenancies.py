@@ -54,12 +54,9 @@ def tenancy_config(folder: Path, *, directory: str = "sqlite", **overrides: Any)
         "fence_ms": "20s",
         "verify_in_fence": True,
         "directory": places[directory],
-        "sources": {
-            "files": files,
-            "first": {**first, "schema_name": f"t{unique}_{{tenant}}"},
-            "second": {**first, "dsn": f"env:{SECOND}", "schema_name": f"t{unique}_{{tenant}}", **login},
-        },
-    }
+        "sources": {"files": files, "first": {**first, "schema_name": f"t{unique}_{{tenant}}"},
+                    "second": {**first, "dsn": f"env:{SECOND}", "schema_name": f"t{unique}_{{tenant}}", **login}},
+    }  # fmt: skip
     tenancy |= {name.removeprefix("tenancy__"): overrides.pop(name) for name in list(overrides) if "tenancy__" in name}
     overrides.setdefault("assembly__evict_block_turns", BLOCK_TURNS)
     return config(str(folder / "unused.db"), tenancy=tenancy, **overrides)
@@ -122,13 +119,9 @@ def _remember_facts(memory: caliber.Caliber, trajectory_id: uuid.UUID) -> None:
 
 
 BEFORE_EVERY_KEY: dict[ColumnType, Any] = {
-    ColumnType.INT: -1,
-    ColumnType.INSTANT: -1,
-    ColumnType.TEXT: "",
-    ColumnType.ENUM: "",
-    ColumnType.UUID: bytes(16),
+    ColumnType.INT: -1, ColumnType.INSTANT: -1, ColumnType.TEXT: "", ColumnType.ENUM: "", ColumnType.UUID: bytes(16),
     ColumnType.BYTES: b"",
-}
+}  # fmt: skip
 
 
 def rows_of(settings: CaliberConfig) -> dict[str, dict[tuple[Any, ...], tuple[Any, ...]]]:
