@@ -34,8 +34,8 @@ from caliber.model import SystemClock
 from caliber.model.progress import unheard
 from caliber.schema.relations import EMBEDDING, EMBEDDING_SPACE
 from caliber.storage.bulk import arrow
+from caliber.storage.bulk.checks import Maker
 from caliber.storage.bulk.columns import ordinal_column
-from caliber.storage.bulk.completing import Maker
 from caliber.storage.bulk.load import batches_of
 from caliber.storage.bulk.protocol import BATCH_ROWS, Batch, BulkReport, OnExisting
 

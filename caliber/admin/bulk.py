@@ -17,11 +17,11 @@ from caliber.schema.catalog import BUILT_IN, Catalog
 from caliber.schema.relation import Relation
 from caliber.schema.relations import EMBEDDING_SPACE
 from caliber.storage.bulk import arrow
-from caliber.storage.bulk.completing import Maker
+from caliber.storage.bulk.checks import Maker
 from caliber.storage.bulk.load import batches_of
 from caliber.storage.bulk.protocol import BulkReport, OnExisting
 from caliber.storage.protocol import reading
-from caliber.storage.sql.embedding_statements import kinds_of
+from caliber.storage.sql.search_statements import kinds_of
 from caliber.trajectory.summarizer import TurnSummarizer
 
 

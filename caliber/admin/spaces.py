@@ -14,9 +14,9 @@ from typing import Any
 
 from caliber.admin.table import Table
 from caliber.embedding import reembedding
+from caliber.embedding.backfill import EmbeddedKinds
 from caliber.embedding.embedder import Embedder
 from caliber.embedding.embedding_target import embedded_text
-from caliber.embedding.missing_vectors import EmbeddedKinds
 from caliber.embedding.reembedding import FillStatus, Reembedded, build_index, in_use_of, space_event
 from caliber.embedding.service import Embeddings
 from caliber.engine.engine import Engine

@@ -31,7 +31,7 @@ from caliber.schema.relations import EMBEDDING_SPACE, SCOPE
 from caliber.storage.compile.codec import is_of_type, last_of
 from caliber.storage.compile.derived import completed, reason_of, wrong_hash
 from caliber.storage.protocol import reading
-from caliber.storage.sql.embedding_statements import kinds_of
+from caliber.storage.sql.search_statements import kinds_of
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 _PAGE = 1_000

@@ -380,7 +380,11 @@ class Agents:
 
     def _access(self, value: Any) -> MemoryAccess | None:
         """Return rights by kind as they are stored; None for ``{}``, every right. Raises: InputError kinds."""
-        from caliber.access.rights import ALL, OWN, kinds_of  # few agents have rights of their own
+        from caliber.access.rights import (
+            ALL,
+            OWN,
+            kinds_of,  # few agents have rights of their own
+        )
 
         given = {"read": value.read, "write": value.write} if isinstance(value, MemoryAccess) else value
         parts = dict(arguments.as_mapping(given, "memory_access"))

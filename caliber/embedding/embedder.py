@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from caliber.embedding.backfill import Backfiller
+from caliber.embedding.backfill import Backfiller, EmbeddedKinds, MissingVectorScan
 from caliber.embedding.embedding_target import (
     EmbeddingTarget,
     MissingVector,
@@ -27,7 +27,6 @@ from caliber.embedding.embedding_target import (
     retired_elsewhere,
     says_something,
 )
-from caliber.embedding.missing_vectors import EmbeddedKinds, MissingVectorScan
 from caliber.engine import pacing
 from caliber.engine.background import BackgroundTask
 from caliber.engine.engine import Engine

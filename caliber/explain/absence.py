@@ -18,7 +18,7 @@ from caliber.context.inputs import WindowFacts
 from caliber.context.plan import AssemblyPlan, source_type_of
 from caliber.context.rules import RulePlan
 from caliber.dsl.variables import variables_of
-from caliber.explain.rescore import CurrentScore
+from caliber.explain.replayer import CurrentScore
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.time import from_us
 from caliber.model.windows import CutOff

@@ -23,8 +23,7 @@ from caliber.context.trace import Decided, trace
 from caliber.context.window import FilledSection, filled_sections, status_of, used_tokens
 from caliber.explain.absence import Absent
 from caliber.explain.picture import cut_off_document, decision_document
-from caliber.explain.replayer import decide_again, decided_again, identity_of, plan_for, with_conditions
-from caliber.explain.rescore import CurrentScore
+from caliber.explain.replayer import CurrentScore, decide_again, decided_again, identity_of, plan_for, with_conditions
 from caliber.model.context import AssemblyAction, Reach
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.references import EntityType

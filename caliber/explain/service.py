@@ -12,8 +12,7 @@ from caliber.context.service import ContextService
 from caliber.engine.engine import Engine
 from caliber.explain.explainer import Explained, explain, explain_one, explained_of, labels_of
 from caliber.explain.picture import Picture, Replayed
-from caliber.explain.replayer import replay
-from caliber.explain.rescore import CurrentScore, rebuild_inputs, score_now
+from caliber.explain.replayer import CurrentScore, rebuild_inputs, replay, score_now
 from caliber.model import arguments
 from caliber.model.context import AssemblyAction, StoredWindow
 from caliber.model.errors import NotFound, StorageError

@@ -27,7 +27,7 @@ from caliber.schema.memories import MemoryBinding
 from caliber.schema.predicate import Predicate, all_of, columns_in
 from caliber.schema.relation import Column, ColumnType, Residence
 from caliber.schema.validity import validity
-from caliber.search.filtering.compiled import variables
+from caliber.search.filtering.visible import variables
 from caliber.search.opening import SearchEngine
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.conditions import PAGE_ROWS, Behind, Listing

@@ -18,7 +18,7 @@ from caliber.model.agents import LockToken
 from caliber.model.errors import InvalidValue, RequiredFieldMissing
 from caliber.model.events import EventType
 from caliber.model.trust import TrustLabel
-from caliber.search.filtering.compiled import variables
+from caliber.search.filtering.visible import variables
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.conditions import Listing
 from caliber.storage.write.ending import archive

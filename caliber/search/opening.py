@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Protocol
 from caliber.config.cron import zone_of
 from caliber.engine.engine import Engine
 from caliber.resident.snapshot import ResidentSnapshot
-from caliber.search.filtering.compiled import Filters
 from caliber.search.filtering.filters import kinds_of
+from caliber.search.filtering.visible import Filters
 from caliber.search.in_database.stored import StoredRecords, open_stored_search
 from caliber.search.searcher import Searcher
 from caliber.search.usage import UsageCounts

@@ -46,8 +46,8 @@ from caliber.resident.snapshot import ResidentSnapshot
 from caliber.schema.derived import Sha256
 from caliber.schema.relation import Relation
 from caliber.search.filtering import filters
-from caliber.search.filtering.compiled import variables
 from caliber.search.filtering.filters import Found, Where
+from caliber.search.filtering.visible import variables
 from caliber.search.in_database.stored import NOT_RESIDENT
 from caliber.search.opening import SearchEngine
 from caliber.search.ranking.roles import RoleScoring, used

@@ -16,8 +16,7 @@ from support.waits import until
 
 import caliber
 from caliber.agents.mail import delivery
-from caliber.agents.mail.checked_messages import checked
-from caliber.agents.mail.receiving import wakeups_of
+from caliber.agents.mail.receiving import checked, wakeups_of
 from caliber.model import EntityRef, FixedClock, Principal
 from caliber.model.agents import AgentMessage, MessagePriority, MessageState, MessageType
 from caliber.model.agents.registry import AgentLifecycle
@@ -312,7 +311,7 @@ def test_a_receiver_with_too_many_messages_gets_no_more(open_store: Opened) -> N
 
 
 def test_a_payload_is_limited(open_store: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("caliber.agents.mail.checked_messages.PAYLOAD_MAX_BYTES", 100)
+    monkeypatch.setattr("caliber.agents.mail.receiving.PAYLOAD_MAX_BYTES", 100)
     memory = open_store()
     ann = mail(memory, "ann")
     ann.send("x" * 98, to="bob")

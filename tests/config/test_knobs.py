@@ -74,7 +74,7 @@ ELSEWHERE = {
         " summarization_provider.chat.prompts summarization_provider.chat.temperature"
     ),
     "llm/test_embedding.py": "embedding_provider.dimensions embedding_provider.provider_type",
-    "llm/test_retry.py": (
+    "llm/test_limiter.py": (
         "llm_retry_config.backoff_multiplier llm_retry_config.initial_backoff llm_retry_config.jitter"
         " llm_retry_config.max_backoff llm_retry_config.max_retries"
     ),

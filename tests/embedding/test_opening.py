@@ -11,7 +11,7 @@ from support.drawn import needs
 from support.waits import until
 
 import caliber
-from caliber.embedding.missing_vectors import MissingVectorScan
+from caliber.embedding.backfill import MissingVectorScan
 
 KNOBS: dict[str, Any] = {"jobs__poll_ms": 0}
 KINDS = ("note", "turn", "artifact", "scope")

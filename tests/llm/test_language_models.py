@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from support.configs import USER, config
 from support.llm.model_server import ModelServer, changed, status
-from support.llm.retries import retry
-from support.llm.services import RETRIES, count, language_model, summarizer_section
+from support.llm.services import RETRIES, count, language_model, retry, summarizer_section
 
 import caliber
 from caliber.llm import SummarizationProvider

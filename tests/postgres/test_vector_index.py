@@ -33,9 +33,8 @@ from caliber.model.embedding import DistanceMetric, EmbeddingSpace, SpaceState
 from caliber.model.references import SpaceId
 from caliber.schema.relations import EMBEDDING_SPACE, NOTE
 from caliber.search.filtering.filters import Where, conditions_of
-from caliber.search.in_database.candidates import Candidates
+from caliber.search.in_database.candidates import Candidates, StoredVectors
 from caliber.search.in_database.full_text import WordIndexer
-from caliber.search.in_database.vectors import StoredVectors
 from caliber.search.request import Asked
 from caliber.storage.compile.conditions import parameters, unfiltered
 from caliber.storage.protocol import Near

@@ -273,7 +273,7 @@ def test_following_another_process_is_interrupted(backend: Any) -> None:
 def test_what_was_committed_is_seen_although_taking_it_over_was_interrupted(backend: Any) -> None:
     """The write is interrupted once its COMMIT stands: the next read of memory, which asks nobody, has the row."""
     memory, _ = _open(backend, embedding_provider=CountingEmbeddings(), embedding__embed__note="behind")
-    files = ("resident/memory.py", "embedding/embedder.py", "embedding/missing_vectors.py")
+    files = ("resident/memory.py", "embedding/embedder.py", "embedding/backfill.py")
     at = 0
     for lines in every_line(in_files(*files)):
         at += 1

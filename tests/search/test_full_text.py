@@ -25,9 +25,9 @@ from caliber.admin.checking import check_full_text, drop_full_text, rebuild_full
 from caliber.kernels import Vocabulary
 from caliber.model.errors import CaliberError, InvalidConfigValue, SchemaMismatch, Unavailable
 from caliber.schema.relations import BY_NAME, NOTE
-from caliber.search.in_database import vectors
+from caliber.search.in_database import candidates
+from caliber.search.in_database.candidates import StoredVectors
 from caliber.search.in_database.full_text import RULES, WordIndexer, indexer_of
-from caliber.search.in_database.vectors import StoredVectors
 from caliber.search.opening import SearchEngine
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.sql.full_text import PART_MARK, TEXTS
@@ -332,7 +332,7 @@ def query_of(reading: Reading, rng: random.Random) -> Any:
 @pytest.mark.databases("all")
 @needs("sharing")
 def test_kept_vectors_are_those_of_the_database(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vectors, "_PAGE_VECTORS", 3)
+    monkeypatch.setattr(candidates, "_PAGE_VECTORS", 3)
     rng = random.Random(f"{seed()} stored vectors")
     memory, other = (backend.open(search__mode="backend", jobs__poll_ms=0) for _ in range(2))
     reading = Reading(memory)
@@ -360,7 +360,7 @@ def test_kept_vectors_are_those_of_the_database(backend: Any, monkeypatch: pytes
 @pytest.mark.databases("all")
 @needs("sharing")
 def test_vectors_are_read_once_and_then_those_that_were_added(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vectors, "_PAGE_VECTORS", 4)
+    monkeypatch.setattr(candidates, "_PAGE_VECTORS", 4)
     memory = backend.open(search__mode="backend", jobs__poll_ms=0)
     notes = [memory.add_note(content=f"the lake {at}", **ABOUT).note_id for at in range(12)]
     memory.flush()
@@ -382,14 +382,14 @@ def test_vectors_are_read_once_and_then_those_that_were_added(backend: Any, monk
     reading.compare(query)
     reading.kept.forget(0)
     assert reading.compare(query) == 4
-    monkeypatch.setattr(vectors, "_CHANGES_READ", 0)
+    monkeypatch.setattr(candidates, "_CHANGES_READ", 0)
     memory.add_note(content="one more", **ABOUT)
     memory.flush()
     assert reading.compare(query) == 4, "too many commits to look through"
-    monkeypatch.setattr(vectors, "_KEPT_BYTES", 100)
+    monkeypatch.setattr(candidates, "_KEPT_BYTES", 100)
     assert reading.compare(query) == (0 if ordered else 4), "what is kept stays"
     reading.kept.forget(0)
     assert [reading.compare(query) for _ in range(2)] == [4, 4], "a space over the limit is read for each query"
     reading.kept.forget(1 << 40)
-    monkeypatch.setattr(vectors, "_KEPT_BYTES", 1 << 20)
+    monkeypatch.setattr(candidates, "_KEPT_BYTES", 1 << 20)
     assert [reading.compare(query) for _ in range(2)] == [4, 4], "a search of before an erasure keeps nothing"

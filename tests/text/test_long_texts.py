@@ -1,6 +1,6 @@
 """Readers of text on one hostile line or many, at 4 kB and 16 kB: the time ends soon, and grows with the text.
 
-Unlike ``test_hostile_texts`` this measures processor time, so that time inside of a regular expression counts too.
+Unlike ``test_any_text`` this measures processor time, so that time inside of a regular expression counts too.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from caliber.access.grants import audited, owns
 from caliber.access.owners import TaskOwners, user_of
 from caliber.access.visibility import Readers
 from caliber.agents.handing.parties import log_step
-from caliber.agents.mail.checked_messages import PAYLOAD_MAX_BYTES
+from caliber.agents.mail.receiving import PAYLOAD_MAX_BYTES
 from caliber.engine.engine import Engine
 from caliber.jobs.claims import Claim
 from caliber.jobs.queue import JobQueue

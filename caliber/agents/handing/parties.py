@@ -27,7 +27,7 @@ from caliber.access.corrections import key_of
 from caliber.access.identities import require_registered
 from caliber.access.owners import TaskOwners
 from caliber.access.visibility import Readers, require
-from caliber.agents.mail.checked_messages import PAYLOAD_MAX_BYTES
+from caliber.agents.mail.receiving import PAYLOAD_MAX_BYTES
 from caliber.engine.engine import Engine
 from caliber.model import arguments
 from caliber.model.access import Principal, PrincipalKind

@@ -15,8 +15,7 @@ from typing import Any, Final
 
 from caliber.access.acting import ActingAgent, find_agent, registered
 from caliber.agents.mail import delivery
-from caliber.agents.mail.checked_messages import as_message, checked, checked_payload, message_type_of
-from caliber.agents.mail.receiving import Receiving
+from caliber.agents.mail.receiving import Receiving, as_message, checked, checked_payload, message_type_of
 from caliber.engine.engine import Engine
 from caliber.jobs.claims import Claim
 from caliber.jobs.queue import JobQueue

@@ -41,9 +41,8 @@ from caliber.storage.compile.spelling import quote
 from caliber.storage.maintain.maintenance import FenceState, elsewhere
 from caliber.storage.migrate.memory_steps import MigrationPlan, Wanted
 from caliber.storage.protocol import CommitSignal, ConnectionPool, Follower, RemoteEventListener, VectorIndexes
-from caliber.storage.sql.embedding_statements import with_memories
 from caliber.storage.sql.full_text import FullText, may_be_indexed, texts_of
-from caliber.storage.sql.search_statements import search_contracts
+from caliber.storage.sql.search_statements import search_contracts, with_memories
 from caliber.storage.stored_memories import catalog_of, check_declared, declared_in
 from caliber.storage.write.unit_of_work import UnitOfWork
 

@@ -8,8 +8,8 @@ from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.plan import Plan
 from caliber.storage.compile.statements import IRREGULAR
 from caliber.storage.sql.core_statements import ENDED, core_statements, words_of
-from caliber.storage.sql.embedding_statements import embedding_statements
 from caliber.storage.sql.message_statements import message_statements
+from caliber.storage.sql.search_statements import embedding_statements
 
 _CORE, _WORDS = core_statements(DIALECT), words_of(DIALECT)
 _OWN = {

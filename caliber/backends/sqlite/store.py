@@ -49,8 +49,8 @@ from caliber.storage.protocol import (
     SequenceFeed,
     VectorIndexes,
 )
-from caliber.storage.sql.embedding_statements import with_memories
 from caliber.storage.sql.full_text import texts_of
+from caliber.storage.sql.search_statements import with_memories
 from caliber.storage.stored_memories import catalog_of, check_declared, declared_in
 from caliber.storage.waiting import Places
 from caliber.storage.write.unit_of_work import UnitOfWork

@@ -14,7 +14,7 @@ from caliber.cli.output import Output, plural, printable
 from caliber.cli.references import as_id
 from caliber.cli.settings import Settings, with_store
 from caliber.explain.diff import lines_of
-from caliber.explain.planning import WindowPlan
+from caliber.explain.replayer import WindowPlan
 
 
 @click.command()

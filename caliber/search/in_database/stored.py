@@ -31,9 +31,8 @@ from caliber.resident.vectors import VectorSnapshot
 from caliber.schema.relation import Relation
 from caliber.schema.relations import MIRRORED
 from caliber.schema.traits import Enters, Mirror
-from caliber.search.in_database.candidates import Candidates
+from caliber.search.in_database.candidates import Candidates, StoredVectors
 from caliber.search.in_database.full_text import WordIndexer, indexer_name, indexer_of
-from caliber.search.in_database.vectors import StoredVectors
 from caliber.search.query import Query
 from caliber.search.ranking.days import newest_day
 from caliber.search.request import Asked, Outcome, Request

@@ -12,11 +12,10 @@ import numpy.typing as npt
 from caliber.model.progress import Progress
 from caliber.schema.relation import Relation
 from caliber.schema.traits import Mirror
-from caliber.storage.bulk import arrow, completing
+from caliber.storage.bulk import arrow, checks
 from caliber.storage.bulk.arrow import Source
-from caliber.storage.bulk.checks import check_batch, check_dimensions, check_owners
+from caliber.storage.bulk.checks import Maker, check_batch, check_dimensions, check_owners
 from caliber.storage.bulk.columns import Columns, canonical_json
-from caliber.storage.bulk.completing import Maker
 from caliber.storage.bulk.protocol import Batch, BulkReport
 from caliber.storage.write.unit_of_work import RowChange
 
@@ -42,7 +41,7 @@ def batches_of(
     Raises: InvalidRow; DTypeError for a column of a type that cannot be converted; InvalidValue for columns that are
         unknown or lacking
     """
-    completing.check_names(relation, source.names)
+    checks.check_names(relation, source.names)
 
     def batches() -> Iterator[Batch]:
         first_row = 0
@@ -55,13 +54,13 @@ def batches_of(
                 if declared.json_decode is not None:
                     column = canonical_json(column, declared, rows, first_row)
                 columns[name] = column
-            completing.add_plain(relation, columns, rows, maker)
+            checks.add_plain(relation, columns, rows, maker)
             check_batch(relation, columns, rows, first_row, kinds)
             if relation.resident.form is Mirror.VECTORS and rows:
                 check_owners(columns, rows, first_row, owners)
                 check_dimensions(columns, rows, first_row, spaces)
-            completing.verify(relation, columns, source.names, rows, first_row, maker)
-            completing.add_derived(relation, columns, rows, first_row, maker)
+            checks.verify(relation, columns, source.names, rows, first_row, maker)
+            checks.add_derived(relation, columns, rows, first_row, maker)
             yield Batch(first_row, rows, {column.name: columns[column.name] for column in relation.columns})
             first_row += rows
 

@@ -17,7 +17,7 @@ from caliber.config import CaliberConfig, profiles
 from caliber.config.search import SearchConfig
 from caliber.context.assembler import Assembled, assemble
 from caliber.context.inputs import AssemblyInputs, WindowFacts
-from caliber.explain.rescore import CurrentScore, rebuild_inputs, score_now
+from caliber.explain.replayer import CurrentScore, rebuild_inputs, score_now
 from caliber.kernels.evaluator import NUMPY, Allowed, Evaluator
 from caliber.model.embedding import DistanceMetric, Embedding, EmbeddingSpace, SpaceState
 from caliber.model.knowledge import Note, NoteType, Usage

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 from support.llm.model_server import ModelServer
 
 from caliber.config import ChatConfig, HttpConfig, ProviderConfig, SecretRef, SummarizerConfig
 from caliber.config.profiles import services
+from caliber.config.providers import RetryConfig
 from caliber.llm.language_model import LanguageModelProvider
 from caliber.llm.registry import build_embedding_provider, build_summarization_provider
 from caliber.llm.remote.embedding import RemoteEmbeddingProvider
+from caliber.llm.retry import Retry
 
 KEY_NAME = "CALIBER_TEST_SERVICE_KEY"
 KEY = "sk-hunter2swordfish0123456789"
@@ -73,3 +76,14 @@ def language_model(server: ModelServer, kind: str = "openai", **chat: Any) -> La
 
 def secret() -> SecretRef:
     return SecretRef(f"env:{KEY_NAME}")
+
+
+def waits(**changes: Any) -> RetryConfig:
+    """Return the knobs of retries without a wait worth speaking of."""
+    quick = {"max_retries": 3, "initial_backoff": 1, "max_backoff": 2, "backoff_multiplier": 2.0, "jitter": 0.0}
+    return RetryConfig(**{**quick, **changes})
+
+
+def retry(stopped: Any = None, **changes: Any) -> Retry:
+    """Return a retry with such waits."""
+    return Retry(waits(**changes), stopped or threading.Event())
