@@ -24,7 +24,7 @@ from caliber.context.gather.asking import default_query, stated_query
 from caliber.context.inputs import AssemblyInputs
 from caliber.context.pending_injections import PendingInjections
 from caliber.embedding.embedding_target import is_of
-from caliber.explain.planning import WindowPlan, window_plan
+from caliber.explain.replayer import WindowPlan, window_plan
 from caliber.kernels import uuid7
 from caliber.kernels.evaluator import open_evaluator
 from caliber.llm import build_embedding_provider

@@ -13,8 +13,7 @@ import pytest
 from support.configs import USER, config
 from support.llm.embedding import embed_texts
 from support.llm.model_server import ModelServer, changed, cut, dripping, raw, refusing, slow, status, vector_of
-from support.llm.services import retry
-from support.llm.services import KEY, embedding_section, embeddings
+from support.llm.services import KEY, embedding_section, embeddings, retry
 from support.threads import at_once, begin
 from support.waits import until
 

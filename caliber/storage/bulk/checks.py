@@ -1,8 +1,8 @@
-"""Validation of record batches in a bulk load: the relation's rules, checked for every row before any is written.
+"""Validation and completion of record batches in a bulk load, for every row before any is written.
 
-The database checks most of these rules too, but names a constraint, not a row; and resident memory could not read some
-of the values that a database accepts. Omitted columns (ids, defaults, derived) are completed, and given hashes verified. Ids come from a kernel, derived
-columns from ``caliber.storage.compile.derived``.
+The database checks most of a relation's rules too, but names a constraint, not a row; and resident memory could not
+read some of the values that a database accepts. Omitted columns (ids, defaults, derived) are completed, and given
+hashes verified. Ids come from a kernel, derived columns from ``caliber.storage.compile.derived``.
 
 Source: design section 3; C-041, C-195.
 """

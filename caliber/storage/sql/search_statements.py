@@ -1,8 +1,8 @@
 """SQL statements of searches in a database and of vectors, each written once for every backend.
 
-Those that find candidates of a search find only what is valid and what the principal may see: ``seen`` has the names, lists of readers and entities that
-let it see a record, as JSON; ``at_us`` is the instant at which a record must hold; a filter is a JSON list of values,
-bytes in hexadecimal digits, null for having none, or None for no filter.
+Those that find candidates find only what is valid and what the principal may see: ``seen`` has the names, lists of
+readers and entities that let it see a record, as JSON; ``at_us`` is the instant at which a record must hold; a filter
+is a JSON list of values, bytes in hexadecimal digits, null for having none, or None for no filter.
 
 Source: K-170, K-171; design, section 5; docs/decisions/0209.
 """
