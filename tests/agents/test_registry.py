@@ -195,27 +195,13 @@ def test_unknown_agents_lock_and_look_at_nothing_where_registration_is_required(
             pass
 
     calls: list[Callable[[], Any]] = [
-        lambda: locks.acquire("other"),
-        hold,
-        lambda: locks.renew(token),
-        lambda: locks.held("file"),
-        locks.list,
-        locks.waiting,
-        agents.list,
-        lambda: agents.get("planner"),
-        lambda: agents.groups.members("team"),
-        lambda: agents.groups.next_speaker("team"),
-        agents.messages.list,
-        lambda: agents.messages.ack([]),
-        agents.delegations.pending,
-        agents.delegations.list,
-        lambda: agents.delegations.get(made.lock_id),
-        agents.handoffs.pending,
-        agents.handoffs.list,
-        lambda: agents.handoffs.get(made.lock_id),
-        planner.conflicts.list,
-        lambda: planner.conflicts.get(made.lock_id),
-    ]
+        lambda: locks.acquire("other"), hold, lambda: locks.renew(token), lambda: locks.held("file"), locks.list,
+        locks.waiting, agents.list, lambda: agents.get("planner"), lambda: agents.groups.members("team"),
+        lambda: agents.groups.next_speaker("team"), agents.messages.list, lambda: agents.messages.ack([]),
+        agents.delegations.pending, agents.delegations.list, lambda: agents.delegations.get(made.lock_id),
+        agents.handoffs.pending, agents.handoffs.list, lambda: agents.handoffs.get(made.lock_id),
+        planner.conflicts.list, lambda: planner.conflicts.get(made.lock_id),
+    ]  # fmt: skip
     for call in calls:
         with pytest.raises(NotRegistered, match="register it"):
             call()

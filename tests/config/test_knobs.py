@@ -20,39 +20,30 @@ from caliber.schema.relations import RELATIONS
 
 ELSEWHERE = {
     "access/test_rights.py": "access.rights.NAME.read access.rights.NAME.write",
-    "access/test_trust.py": (
-        "trust.artifacts trust.assistant_turns trust.notes trust.tool_turns trust.user_turns trust.web_tools"
-    ),
+    "access/test_trust.py": "trust.artifacts trust.assistant_turns trust.notes trust.tool_turns trust.user_turns"
+        " trust.web_tools",
     "agents/test_conflicts.py": "agents.contention_ms",
     "agents/test_messages.py": "agents.messages.attempts_max agents.messages.pending_max message_retention",
     "agents/test_registry.py": "agents.heartbeat_timeout_ms agents.registration",
     "agents/test_views.py": "access.views.interests access.views.scoring.enabled",
-    "api/test_events_handles.py": (
-        "context_window_persistence.kind context_window_persistence.ttl_ms retention.changes_ms retention.events_ms"
-        " write_behind.flush_interval_ms write_behind.trace_enabled write_behind.usage_enabled"
-        " write_behind.window_durability"
-    ),
-    "context/test_assembly.py": (
-        "assembly.relevance min_relevance_threshold pcp.context_dag.enabled pcp.context_dag.max_depth"
-        " pcp.context_dag.prune_strategy pcp.dosage.max_artifacts_in_window pcp.dosage.max_context_tokens"
-        " pcp.dosage.max_notes_in_window pcp.dosage.max_scopes_in_window"
-        " persona section_priorities.artifacts section_priorities.custom"
-        " section_priorities.history section_priorities.notes section_priorities.persona section_priorities.system"
-        " section_priorities.user system_instructions"
-    ),
-    "context/test_budget.py": (
-        "assembly.evict_block_turns assembly.fill_ratio assembly.message_overhead_tokens"
+    "api/test_events_handles.py": "context_window_persistence.kind context_window_persistence.ttl_ms"
+        " retention.changes_ms retention.events_ms write_behind.flush_interval_ms write_behind.trace_enabled"
+        " write_behind.usage_enabled write_behind.window_durability",
+    "context/test_assembly.py": "assembly.relevance min_relevance_threshold pcp.context_dag.enabled"
+        " pcp.context_dag.max_depth pcp.context_dag.prune_strategy pcp.dosage.max_artifacts_in_window"
+        " pcp.dosage.max_context_tokens pcp.dosage.max_notes_in_window pcp.dosage.max_scopes_in_window persona"
+        " section_priorities.artifacts section_priorities.custom section_priorities.history section_priorities.notes"
+        " section_priorities.persona section_priorities.system section_priorities.user system_instructions",
+    "context/test_budget.py": "assembly.evict_block_turns assembly.fill_ratio assembly.message_overhead_tokens"
         " assembly.section_headers assembly.section_shares assembly.separator assembly.truncate_min_tokens"
-        " token_budget tokens.bytes_per_token"
-    ),
+        " token_budget tokens.bytes_per_token",
     "context/test_days.py": "time_zone",
     "context/test_windows_bad_input.py": "tokens.estimator tokens.vocabulary",
     "context/test_evaluators.py": "resident.evaluator",
     "context/test_relevance_by_search.py": "recall.limit",
-    "context/test_rules_by_example.py": (
-        "assembly.notes_without_query assembly.overflow_policy injection_rules recall.trust"
-    ),
-    "context/test_windows_properties.py": ("assembly.order"),
+    "context/test_rules_by_example.py": "assembly.notes_without_query assembly.overflow_policy injection_rules"
+        " recall.trust",
+    "context/test_windows_properties.py": "assembly.order",
     "embedding/test_embedding_behaviour.py": "embedding.long_text embedding.long_text_tokens",
     "embedding/test_fill_jobs.py": "embedding.batch_size embedding.reembed",
     "embedding/test_reembedding.py": "vector.dimensions",
@@ -61,40 +52,29 @@ ELSEWHERE = {
     "jobs/test_state_machine.py": "jobs.backoff_ms",
     "kernels/test_evaluator_code.py": "cache_dir",
     "knowledge/test_notes_access.py": "principal.admin principal.id principal.kind principal.role",
-    "llm/test_http_embedding.py": (
-        "embedding_provider.endpoint embedding_provider.http.max_connections"
+    "llm/test_http_embedding.py": "embedding_provider.endpoint embedding_provider.http.max_connections"
         " embedding_provider.http.requests_per_minute embedding_provider.http.timeout_ms"
-        " embedding_provider.http.tokens_per_minute embedding_provider.model embedding_provider.options"
-    ),
-    "llm/test_http_secrets.py": (
-        "embedding_provider.api_key embedding_provider.http.proxy embedding_provider.http.trusted"
-    ),
-    "llm/test_language_models.py": (
-        "summarization_provider.chat.max_input_tokens summarization_provider.chat.max_output_tokens"
-        " summarization_provider.chat.prompts summarization_provider.chat.temperature"
-    ),
+        " embedding_provider.http.tokens_per_minute embedding_provider.model embedding_provider.options",
+    "llm/test_http_secrets.py": "embedding_provider.api_key embedding_provider.http.proxy"
+        " embedding_provider.http.trusted",
+    "llm/test_language_models.py": "summarization_provider.chat.max_input_tokens"
+        " summarization_provider.chat.max_output_tokens summarization_provider.chat.prompts"
+        " summarization_provider.chat.temperature",
     "llm/test_embedding.py": "embedding_provider.dimensions embedding_provider.provider_type",
-    "llm/test_limiter.py": (
-        "llm_retry_config.backoff_multiplier llm_retry_config.initial_backoff llm_retry_config.jitter"
-        " llm_retry_config.max_backoff llm_retry_config.max_retries"
-    ),
+    "llm/test_limiter.py": "llm_retry_config.backoff_multiplier llm_retry_config.initial_backoff"
+        " llm_retry_config.jitter llm_retry_config.max_backoff llm_retry_config.max_retries",
     "memories/test_own_memories.py": "memories",
     "pcp/test_checked_reads.py": "validation_mode",
     "pcp/test_conflicts.py": "pcp.grounding.conflict_resolution",
     "pcp/test_inspecting.py": "write_behind.operation_share",
-    "pcp/test_lint.py": (
-        "pcp.anti_sprawl.duplicate_detection pcp.anti_sprawl.duplicate_similarity pcp.anti_sprawl.linter_enabled"
-        " pcp.anti_sprawl.max_artifact_size pcp.anti_sprawl.on_write pcp.anti_sprawl.vocabulary"
-        " pcp.anti_sprawl.vocabulary_enforcement"
-    ),
+    "pcp/test_lint.py": "pcp.anti_sprawl.duplicate_detection pcp.anti_sprawl.duplicate_similarity"
+        " pcp.anti_sprawl.linter_enabled pcp.anti_sprawl.max_artifact_size pcp.anti_sprawl.on_write"
+        " pcp.anti_sprawl.vocabulary pcp.anti_sprawl.vocabulary_enforcement",
     "pcp/test_orphans.py": "orphan_detection_threshold",
-    "pcp/test_validation.py": (
-        "contradiction_threshold pcp.grounding.confidence_threshold pcp.grounding.require_source_for_facts"
-        " pcp.grounding.stale_data_max_age_ms"
-    ),
-    "policies/test_closing.py": (
-        "checkpoint_retention close.on_llm_failure pcp.recovery_points.frequency storage.serialization_retries"
-    ),
+    "pcp/test_validation.py": "contradiction_threshold pcp.grounding.confidence_threshold"
+        " pcp.grounding.require_source_for_facts pcp.grounding.stale_data_max_age_ms",
+    "policies/test_closing.py": "checkpoint_retention close.on_llm_failure pcp.recovery_points.frequency"
+        " storage.serialization_retries",
     "policies/test_policy_runs.py": "policies policy_engine.on_error",
     "policies/test_waiting_triggers.py": "jobs.attempts_max",
     "postgres/test_faults.py": "storage.lock_timeout_ms storage.statement_timeout_ms",
@@ -103,26 +83,22 @@ ELSEWHERE = {
     "postgres/test_vector_index.py": "vector.hnsw_ef_construction vector.hnsw_m vector.index_type",
     "retention/test_retention.py": "retention.sweep_every_ms",
     "search/test_backend_mode.py": "search.mode",
-    "search/test_twin.py": (
-        "search.boosts.date search.boosts.date_slack_ms search.boosts.exact search.boosts.mentioned"
-        " search.boosts.question search.boosts.recency search.boosts.recency_half_life_ms search.boosts.time"
-        " search.diversity search.floor.similarity search.floor.words search.fusion search.graph.conversation"
-        " search.keyword.b search.keyword.k1 search.keyword.language search.keyword.neighbour_boost"
-        " search.keyword.saturate search.keyword.similar_words search.min_similarity search.normalisation"
-        " search.vector_candidates search.weights.graph search.weights.importance search.weights.keyword"
-        " search.weights.vector"
-    ),
-    "storage/test_opening.py": (
-        "resident.resident_bytes storage.adapter storage.busy_timeout_ms storage.path storage.readers"
-        " storage.wal_autocheckpoint_pages"
-    ),
+    "search/test_twin.py": "search.boosts.date search.boosts.date_slack_ms search.boosts.exact"
+        " search.boosts.mentioned search.boosts.question search.boosts.recency search.boosts.recency_half_life_ms"
+        " search.boosts.time search.diversity search.floor.similarity search.floor.words search.fusion"
+        " search.graph.conversation search.keyword.b search.keyword.k1 search.keyword.language"
+        " search.keyword.neighbour_boost search.keyword.saturate search.keyword.similar_words search.min_similarity"
+        " search.normalisation search.vector_candidates search.weights.graph search.weights.importance"
+        " search.weights.keyword search.weights.vector",
+    "storage/test_opening.py": "resident.resident_bytes storage.adapter storage.busy_timeout_ms storage.path"
+        " storage.readers storage.wal_autocheckpoint_pages",
     "storage/test_writers.py": "storage.durability",
     "tenancy/test_moves.py": "tenancy.fence_ms tenancy.verify_in_fence",
     "tenancy/test_roles.py": "storage.login_role storage.login_secret",
     "tenancy/test_tenants.py": "tenancy.new_tenants",
     "trajectory/test_trajectories.py": "trajectory.children_on_complete trajectory.store_goal_text",
     "trajectory/test_turn_summaries.py": "summaries.max_tokens summaries.turns",
-}
+}  # fmt: skip
 """Tests of behaviour, which fail where a knob does nothing, and the knobs that they turn."""
 
 VALUES_ELSEWHERE = {

@@ -53,41 +53,24 @@ DATABASES = ("sqlite", "postgres")
 ROW_OF = {room: number for number, row in enumerate(ROWS) for room in row}
 
 FROM_KERNELS_ON = frozenset(room for row in ROWS[1:] for room in row)
-DOORS: dict[str, frozenset[str]] = {
-    "numpy": FROM_KERNELS_ON,
-    "cffi": frozenset({"kernels"}),
-    "_cffi_backend": frozenset({"kernels"}),
-    "numba": frozenset({"kernels"}),
-    "llvmlite": frozenset({"kernels"}),
-    "re2": frozenset({"kernels"}),
-    "tokenizers": frozenset({"kernels"}),
-    "quicktok": frozenset({"kernels"}),
-    "tiktoken": frozenset({"kernels"}),
-    "pydantic": frozenset({"config"}),
-    "pydantic_core": frozenset({"config"}),
-    "annotated_types": frozenset({"config"}),
-    "cronsim": frozenset({"config"}),
-    "lark": frozenset({"dsl"}),
-    "pyarrow": frozenset({"storage"}),
-    "apsw": frozenset({"backends/sqlite"}),
-    "psycopg": frozenset({"backends/postgres"}),
-    "psycopg_pool": frozenset({"backends/postgres"}),
-    "pgvector": frozenset({"backends/postgres"}),
-    "zstandard": frozenset({"blobs"}),
-    "blake3": frozenset({"blobs"}),
-    "httpcore": frozenset({"llm"}),
-    "certifi": frozenset({"llm"}),
-    "onnxruntime": frozenset({"llm"}),
-    "safetensors": frozenset({"llm"}),
-    "wordllama": frozenset({"llm"}),
-    "Stemmer": frozenset({"text"}),
-    "dateutil": frozenset({"text"}),
-    "msgpack": frozenset({"lineage"}),
-    "loro": frozenset({"blocks"}),
-    "click": frozenset({"cli"}),
-    "typer": frozenset({"cli"}),
-    "rich": frozenset({"cli"}),
-    "opentelemetry": frozenset({"integrations"}),
+DOORS: dict[str, frozenset[str]] = {"numpy": FROM_KERNELS_ON} | {
+    package: frozenset({room})
+    for room, packages in {
+        "kernels": "cffi _cffi_backend numba llvmlite re2 tokenizers quicktok tiktoken",
+        "config": "pydantic pydantic_core annotated_types cronsim",
+        "dsl": "lark",
+        "storage": "pyarrow",
+        "backends/sqlite": "apsw",
+        "backends/postgres": "psycopg psycopg_pool pgvector",
+        "blobs": "zstandard blake3",
+        "llm": "httpcore certifi onnxruntime safetensors wordllama",
+        "text": "Stemmer dateutil",
+        "lineage": "msgpack",
+        "blocks": "loro",
+        "cli": "click typer rich",
+        "integrations": "opentelemetry",
+    }.items()
+    for package in packages.split()
 }
 """Which room may import what is not the standard library; what is not listed has no door yet."""
 

@@ -83,20 +83,12 @@ def nonsense(handler: Any, _: Any) -> bool:
 
 
 FAULTS = {
-    "401": quoting(401),
-    "403": quoting(403),
-    "400": quoting(400),
-    "429": quoting(429),
-    "500": quoting(500),
-    "302": quoting(302),
-    "no HTTP": nonsense,
-    "cut": cut(-1),
-    "cut in the body": cut(30),
-    "late": slow(5),
+    "401": quoting(401), "403": quoting(403), "400": quoting(400), "429": quoting(429), "500": quoting(500),
+    "302": quoting(302), "no HTTP": nonsense, "cut": cut(-1), "cut in the body": cut(30), "late": slow(5),
     "not JSON": raw(f'{{"key": {KEY}'.encode()),
     "other fields": changed(lambda _: {"data": [{"index": 0, KEY: KEY}], "usage": KEY}),
     "other type": raw(KEY.encode(), "text/plain"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", ["openai", "voyage"])

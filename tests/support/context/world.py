@@ -277,20 +277,12 @@ class World:
         at = options.pop("created_at", None) or self.now()
         raw = content.encode() if isinstance(content, str) else content
         fields: dict[str, Any] = {
-            "artifact_id": self.new_id(),
-            "trajectory_id": self.trajectory_id,
-            "scope_id": self.scope_id,
-            "artifact_type": ArtifactType.FACT,
-            "schema_version": "1",
-            "content": raw,
-            "content_hash": sha(raw + str(self.made).encode()),
-            "extraction_method": ExtractionMethod.EXPLICIT,
-            "ttl": TTL(TTLKind.PERSISTENT),
-            "trust": TrustLabel.TOOL,
-            "token_count": -(-len(raw) // 4),
-            "created_at": at,
-            "updated_at": at,
-        }
+            "artifact_id": self.new_id(), "trajectory_id": self.trajectory_id, "scope_id": self.scope_id,
+            "artifact_type": ArtifactType.FACT, "schema_version": "1", "content": raw,
+            "content_hash": sha(raw + str(self.made).encode()), "extraction_method": ExtractionMethod.EXPLICIT,
+            "ttl": TTL(TTLKind.PERSISTENT), "trust": TrustLabel.TOOL, "token_count": -(-len(raw) // 4),
+            "created_at": at, "updated_at": at,
+        }  # fmt: skip
         return Artifact(**{**fields, **options})
 
     def artifact(self, content: str | bytes, vector: Any = None, **options: Any) -> uuid.UUID:

@@ -109,24 +109,13 @@ STORES = st.lists(_STEPS, min_size=14, max_size=32)
 
 _QUERIES = st.lists(_WORDS, min_size=1, max_size=6).map(" ".join) | st.sampled_from(
     [
-        "who moved the backups last week?",
-        "Who saw The Who, or was it Will from IT?",
-        "when did Ines Weber go boating in May 2023",
-        '"lake boat" C++ happine*',
-        "what is Omar's backup_host",
-        "la* back* 2* x*",
-        "in May 2023",
-        "on 8 May what did Ines say",
-        "to be or not to be",
-        "which is the boat host?",
-        "is the host in Oslo?",
-        "",
-        "  ",
-        "???",
-        "“the lake” „boat“ jobs/backup.py",
+        "who moved the backups last week?", "Who saw The Who, or was it Will from IT?",
+        "when did Ines Weber go boating in May 2023", '"lake boat" C++ happine*', "what is Omar's backup_host",
+        "la* back* 2* x*", "in May 2023", "on 8 May what did Ines say", "to be or not to be", "which is the boat host?",
+        "is the host in Oslo?", "", "  ", "???", "“the lake” „boat“ jobs/backup.py",
         "which day was it yesterday, the Ines Weber lake or Weber's?",
     ]
-)
+)  # fmt: skip
 _DATED_QUERIES = st.tuples(
     st.sampled_from(["lake boat", "the backups", "who was happy", ""]),
     st.sampled_from(
