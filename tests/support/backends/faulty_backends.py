@@ -9,6 +9,7 @@ import struct
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 from contract.suite import bulk, changes, errors, filters, races, rules, statements, transactions, values
@@ -313,6 +314,9 @@ def _changing(part: str, change: Callable[[list[Any]], list[Any]]) -> type[Sessi
     return Changing
 
 
+PAGES = partial(statements.test_pages_give_every_row_once_and_in_order, NOTE)
+LISTS = partial(statements.test_access_path_lists_what_it_says_in_its_order, NOTE, _path("find_by_entity"))
+FILTERS = partial(filters.test_a_filter_gives_the_records_it_holds_for, NOTE)
 FAULTS: dict[str, Fault] = {
     "drops zero characters": Fault(_texts(lambda text: text.replace("\0", "")), _edges()),
     "ends texts at a zero character": Fault(_texts(lambda text: text.partition("\0")[0]), _edges()),
@@ -330,70 +334,48 @@ FAULTS: dict[str, Fault] = {
     "floats of 32 bits": Fault(_of(ColumnType.FLOAT, lambda x: struct.unpack("<f", struct.pack("<f", x))[0]), _edges()),
     "ends bytes at a zero byte": Fault(_of(ColumnType.BYTES, lambda b: b.partition(b"\0")[0]), _edges(TURN)),
     "loses updates": Fault(
-        LosesUpdates, lambda world: statements.test_update_of_a_version_that_is_gone_changes_nothing(NOTE, world)
+        LosesUpdates, partial(statements.test_update_of_a_version_that_is_gone_changes_nothing, NOTE)
     ),
-    "turns pages around": Fault(
-        _answering("page", lambda rows: rows[::-1]),
-        lambda world: statements.test_pages_give_every_row_once_and_in_order(NOTE, world),
-    ),
-    "begins pages with the last row": Fault(
-        _asking("page", lambda given: (given[0] - 1, given[1])),
-        lambda world: statements.test_pages_give_every_row_once_and_in_order(NOTE, world),
-    ),
-    "ignores limits": Fault(
-        _asking("page", lambda given: (*given[:-1], 1_000_000)),
-        lambda world: statements.test_pages_give_every_row_once_and_in_order(NOTE, world),
-    ),
-    "loses the last row of a page": Fault(
-        _answering("page", lambda rows: rows[:-1] if len(rows) > 1 else rows),
-        lambda world: statements.test_pages_give_every_row_once_and_in_order(NOTE, world),
-    ),
-    "lists in no order": Fault(
-        _answering(LISTED.__contains__, lambda rows: rows[::-1]),
-        lambda world: statements.test_access_path_lists_what_it_says_in_its_order(NOTE, _path("find_by_entity"), world),
-    ),
-    "counts without the condition": Fault(
-        CountsAll,
-        lambda world: statements.test_access_path_lists_what_it_says_in_its_order(NOTE, _path("find_by_entity"), world),
-    ),
+    "turns pages around": Fault(_answering("page", lambda rows: rows[::-1]), PAGES),
+    "begins pages with the last row": Fault(_asking("page", lambda given: (given[0] - 1, given[1])), PAGES),
+    "ignores limits": Fault(_asking("page", lambda given: (*given[:-1], 1_000_000)), PAGES),
+    "loses the last row of a page": Fault(_answering("page", lambda rows: rows[:-1] if len(rows) > 1 else rows), PAGES),
+    "lists in no order": Fault(_answering(LISTED.__contains__, lambda rows: rows[::-1]), LISTS),
+    "counts without the condition": Fault(CountsAll, LISTS),
     "reads all but one of many": Fault(
-        _answering("get_many", lambda rows: rows[1:]),
-        lambda world: statements.test_many_rows_are_read_by_ordinal(NOTE, world),
+        _answering("get_many", lambda rows: rows[1:]), partial(statements.test_many_rows_are_read_by_ordinal, NOTE)
     ),
     "gives ordinals again": Fault(
         _answering("insert", lambda rows: [(row[0] % 3,) for row in rows] if isinstance(rows, list) else rows),
-        lambda world: statements.test_many_rows_are_read_by_ordinal(TRAJECTORY, world),
+        partial(statements.test_many_rows_are_read_by_ordinal, TRAJECTORY),
     ),
-    "deletes nothing": Fault(Deletes, lambda world: statements.test_delete_removes_the_row_and_only_it(EVENT, world)),
+    "deletes nothing": Fault(Deletes, partial(statements.test_delete_removes_the_row_and_only_it, EVENT)),
     "upserts only what is new": Fault(
-        KeepsOldRows,
-        lambda world: statements.test_upsert_inserts_and_then_overwrites_every_column(EMBEDDING_SPACE, world),
+        KeepsOldRows, partial(statements.test_upsert_inserts_and_then_overwrites_every_column, EMBEDDING_SPACE)
     ),
     "accepts a duplicate": Fault(_failing(_swallow_duplicates), _fingerprint),
     "accepts an equal key": Fault(
-        _failing(_swallow_duplicates), lambda world: rules.test_second_row_with_a_key_is_refused(SCOPE, world)
+        _failing(_swallow_duplicates), partial(rules.test_second_row_with_a_key_is_refused, SCOPE)
     ),
     "says that it inserted": Fault(
         _answering("insert_or_ignore", lambda rows: rows or [(1,)]),
-        lambda world: statements.test_insert_new_inserts_once(NOTE, world),
+        partial(statements.test_insert_new_inserts_once, NOTE),
     ),
-    "swallows errors": Fault(
-        _failing(lambda *_: []), lambda world: rules.test_number_out_of_range_is_refused(NOTE, world)
-    ),
+    "swallows errors": Fault(_failing(lambda *_: []), partial(rules.test_number_out_of_range_is_refused, NOTE)),
     "raises errors of the driver": Fault(
-        _failing(_raise_the_drivers), lambda world: errors.test_fault_is_its_error_everywhere("equal key", world)
+        _failing(_raise_the_drivers), partial(errors.test_fault_is_its_error_everywhere, "equal key")
     ),
     "raises errors of another class": Fault(
-        _failing(_raise_another), lambda world: errors.test_fault_is_its_error_everywhere("equal key", world)
+        _failing(_raise_another), partial(errors.test_fault_is_its_error_everywhere, "equal key")
     ),
     "quotes values": Fault(_failing(_quote_values), errors.test_messages_name_ids_and_never_values),
     "forgets the cause": Fault(
-        _failing(_forget_the_cause), lambda world: errors.test_fault_is_its_error_everywhere("required", world)
+        _failing(_forget_the_cause), partial(errors.test_fault_is_its_error_everywhere, "required")
     ),
     "answers when closed": Fault(on_contract=errors.test_closed_store_says_so, stays_open=True),
     "commits halves": Fault(on_contract=transactions.test_failed_work_leaves_nothing_behind, write=_commits_halves),
     "does work twice": Fault(
-        on_contract=lambda contract: races.test_no_update_is_lost_between_threads("commit", contract), write=_runs_twice
+        on_contract=partial(races.test_no_update_is_lost_between_threads, "commit"), write=_runs_twice
     ),
     "records one change of a commit": Fault(
         on_contract=transactions.test_committed_work_is_told_after_the_commit_in_one_change_record,
@@ -406,17 +388,11 @@ FAULTS: dict[str, Fault] = {
         ),
         write=_records_one_change,
     ),
-    "filters keep one back": Fault(
-        _changing(".filter_", lambda rows: rows[1:]),
-        lambda world: filters.test_a_filter_gives_the_records_it_holds_for(NOTE, world),
-    ),
-    "counts one too few": Fault(
-        _changing(".count_", lambda rows: [(row[0] - 1,) for row in rows]),
-        lambda world: filters.test_a_filter_gives_the_records_it_holds_for(NOTE, world),
-    ),
+    "filters keep one back": Fault(_changing(".filter_", lambda rows: rows[1:]), FILTERS),
+    "counts one too few": Fault(_changing(".count_", lambda rows: [(row[0] - 1,) for row in rows]), FILTERS),
     "lists in another order": Fault(
         _changing(".list_", lambda rows: rows[::-1]),
-        lambda world: filters.test_records_are_listed_in_order_page_by_page(NOTE, world),
+        partial(filters.test_records_are_listed_in_order_page_by_page, NOTE),
     ),
     "reads in bulk all but the last batch": Fault(
         on_contract=bulk.test_load_is_whole_or_nothing_and_passes_over_what_is_there,
