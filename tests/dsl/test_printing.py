@@ -4,16 +4,88 @@ from __future__ import annotations
 
 import contextlib
 import random
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.dsl.programs import comments, programs
 from support.evidence import examples
 
 from caliber.dsl import ast, format_text, parse, read, render
 from caliber.dsl.scan import scan
 from caliber.dsl.source import Source
 from caliber.model.errors import ConfigError, MultipleErrors, ProgramFault
+
+_KEYWORDS_TOO = ("scope", "note", "type", "index", "inject", "into", "memory", "config", "on", "include", "caliber")
+names = st.one_of(st.from_regex(r"[a-z_][a-z0-9_]{0,8}", fullmatch=True), st.sampled_from(_KEYWORDS_TOO))
+# "and", "or" and "contains" join conditions wherever one may end, "on" begins a rule: there they are no names.
+_settings = names.filter(lambda name: name not in ("and", "or", "contains", "on"))
+words = st.lists(_settings, min_size=1, max_size=3).map(".".join).map(ast.Word)
+_text_chars = st.characters(blacklist_categories=("Cs",), blacklist_characters="\0")
+texts = st.text(_text_chars, max_size=12).map(ast.Text)
+numbers = st.one_of(
+    st.integers(-(10**20), 10**20).map(str),
+    st.floats(allow_nan=False, allow_infinity=False).map(repr).filter(lambda text: "." in text or "e" in text),
+).map(ast.Number)
+durations = st.tuples(st.integers(0, 10**6), st.sampled_from("smhdw")).map(
+    lambda parts: ast.Duration(f"{parts[0]}{parts[1]}", 0)
+)
+simple = st.one_of(words, texts, numbers, durations)
+operators = st.sampled_from(["=", "!=", "<", ">", "<=", ">=", "~", "contains"])
+
+
+def _joined(operator: str, inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    # Conditions joined by the same word are one list in the tree, as the parser has them.
+    usable = inner.filter(lambda item: not (isinstance(item, ast.Joined) and item.operator == operator))
+    return st.lists(usable, min_size=2, max_size=3).map(lambda items: ast.Joined(operator, tuple(items)))
+
+
+def _values(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    pairs = st.builds(ast.Pair, st.one_of(names.map(ast.Word), texts), inner)
+    return st.one_of(
+        st.builds(ast.Call, names.map(ast.Word), st.lists(inner, max_size=3).map(tuple)),
+        st.builds(ast.Items, st.lists(inner, max_size=3).map(tuple)),
+        st.builds(ast.NamedValues, st.lists(pairs, max_size=3).map(tuple)),
+        st.builds(ast.Compared, inner, operators, inner),
+        _joined("and", inner),
+        _joined("or", inner),
+    )
+
+
+values = st.recursive(simple, _values, max_leaves=8)
+_called = st.builds(ast.Call, names.map(ast.Word), st.lists(simple, max_size=2).map(tuple))
+triggers = st.one_of(_settings.map(ast.Word), _called)
+_settings_of = st.builds(
+    ast.Setting, words, st.one_of(values, st.builds(ast.Followed, _settings.map(ast.Word), triggers))
+)
+_rules = st.builds(ast.Rule, triggers, st.lists(values, max_size=3).map(tuple).map(ast.Items))
+entries = st.recursive(
+    st.one_of(_settings_of, _rules),
+    lambda inner: st.builds(ast.Section, words, st.lists(inner, max_size=3).map(tuple)),
+    max_leaves=4,
+)
+_bodies = st.lists(entries, max_size=4).map(tuple)
+items = st.one_of(
+    st.builds(ast.Include, texts),
+    st.builds(
+        ast.Definition, st.sampled_from(["memory", "policy", "adapter", "provider"]), names.map(ast.Word), _bodies
+    ),
+    st.builds(ast.Definition, st.just("config"), st.none(), _bodies),
+    st.builds(ast.Definition, st.just("inject"), names.map(ast.Word), _bodies, into=names.map(ast.Word)),
+)
+programs = st.builds(ast.Program, texts, st.lists(items, max_size=5).map(tuple))
+
+
+def _without(text: str, closing: str) -> bool:
+    return closing not in text and not text.endswith("*")
+
+
+_inside = st.text(_text_chars, max_size=8)
+comments = st.one_of(
+    _inside.map(lambda text: "//" + text.replace("\n", " ").replace("\r", " ") + "\n"),
+    _inside.filter(lambda text: _without(text, "*/")).map("/*{}*/".format),
+    _inside.filter(lambda text: _without(text, "*)")).map("(*{}*)".format),
+)
+
 
 EXAMPLES = examples(30, 500)
 seeds = st.integers(0, 2**32)

@@ -2,17 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from support.cases import each
-from support.learning import remember_run, remember_score
+from support.learning import remember_score
+from support.learning.remember_score import Kept, Learnt
 
 import caliber
 from caliber.learning.reading import SAYS_NOT_WHAT, MessageReader
+from caliber.model.learning import Learned
 from caliber.model.time import to_us
 from caliber.text.dates import Moment
+
+
+def _answers(memory: caliber.Caliber, talks: Iterable[Mapping[str, Any]]) -> dict[str, Learnt]:
+    """Return the facts kept and ended by each message, remembered one call after the other, a task each talk."""
+    out = {}
+    for talk in talks:
+        task = memory.start_trajectory(talk["conversation"], user=talk["user"]).trajectory_id
+        for message in talk["messages"]:
+            body = {"role": message["role"], "content": message["text"], "id": message["message"]}
+            body["occurred_at"] = datetime.fromisoformat(message["at"])
+            learned = memory.remember([body], user=talk["user"], task=task)
+            out[message["message"]] = _learnt(learned, talk["user"])
+    return out
+
+
+def _learnt(learned: Learned, user: str) -> Learnt:
+    made = [*learned.added, *learned.updated]
+    earlier = {each.replaces for each in learned.updated} & {each.note_id for each in made}
+    changed = [each for each in made if each.note_id not in earlier]
+    kept = [
+        Kept(str(each.note_id), "user" if each.person == user else each.person, each.attribute.value, each.statement)
+        for each in changed
+    ]
+    ended = [each.note_id for each in learned.ended]
+    ended += [each.replaces for each in learned.updated if each.replaces is not None and each.replaces not in earlier]
+    return Learnt(kept, [str(each) for each in ended])
+
 
 TUESDAY = Moment(to_us(datetime(2026, 5, 12, 12, tzinfo=UTC)))
 
@@ -20,7 +50,7 @@ TUESDAY = Moment(to_us(datetime(2026, 5, 12, 12, tzinfo=UTC)))
 @pytest.mark.parametrize(("name", "recall"), [("open4.json", 0.25), ("sealed4.json", 0.15), ("sealed5.json", 0.35)])
 def test_labelled_chat(memory: caliber.Caliber, record_property: Any, name: str, recall: float) -> None:
     talks = remember_score.conversations(remember_score.OPEN.with_name(name))
-    result = remember_score.score(talks, remember_run.answers(memory, talks))
+    result = remember_score.score(talks, _answers(memory, talks))
     record_property("score", str(result))
     assert result.precision >= 0.95, result.faults
     assert result.wrong_ends == 0, result.faults

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import uuid
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,6 @@ from contract.entities import plain
 from hypothesis import given
 from hypothesis import strategies as st
 from support.memories import AT, FACT, record
-from support.storage.derived_records import BYTES as BYTE_CONTENTS
-from support.storage.derived_records import records
 
 from caliber.config.memories import MemoryConfig
 from caliber.kernels.tokens.estimators import Estimator, open_estimator
@@ -25,12 +25,57 @@ from caliber.schema.catalog import BUILT_IN, Catalog
 from caliber.schema.derived import Derived, Sha256, Tokens
 from caliber.schema.memory_definitions import definition_of
 from caliber.schema.relation import Relation, blob, integer, text
-from caliber.schema.relations import ARTIFACT, NOTE, RELATIONS, TRAJECTORY, TURN
+from caliber.schema.relations import ARTIFACT, NOTE, RELATIONS, SCOPE, TRAJECTORY, TURN, TURN_SUMMARY
 from caliber.schema.relations.storage import StoredMemory
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.derived import completed, derive_column, derived_value, wrong_hash
 from caliber.trajectory.turns import check_turn
 from tests.support.declarations import check_declaration
+
+WHEN = datetime(2026, 3, 4, 5, 6, 7, 890_123, tzinfo=UTC)
+TEXTS = ("", "a word", "Zürich – naïve ☃ 日本語 🦊", 'two\nlines, and "quotes" \\ \0', "x" * 1_000)
+BYTE_CONTENTS = (*(text.encode() for text in TEXTS), b"\xff\x00raw", "Zoë".encode("utf-16-le"))
+
+
+def notes() -> list[Any]:
+    """Return notes that differ in each column that makes a statement."""
+    out = [
+        plain(NOTE, entity=f"e{at}", entity_type="t", note_type=NoteType.FACT, content=text)
+        for at, text in enumerate(TEXTS)
+    ]
+    times = itertools.product((None, WHEN), repeat=3)
+    readers = (None, (), ("b", "a", "é"))
+    for (start, end, when), seen_by in itertools.product(times, readers):
+        out.append(
+            plain(
+                NOTE, entity="é", entity_type="type", note_type=NoteType.FACT, content="said", valid_from=start,
+                valid_until=end, occurred_at=when, visible_to=seen_by, created_by="agent:x", namespace="n",
+                trust=TrustLabel.USER,
+            )
+        )  # fmt: skip
+    return out
+
+
+def records(catalog: Catalog) -> list[tuple[Relation, Any]]:
+    """Return records of every relation with derived columns; of the memory fact too."""
+    out: list[tuple[Relation, Any]] = [(NOTE, note) for note in notes()]
+    for raw in BYTE_CONTENTS:
+        out += [(ARTIFACT, plain(ARTIFACT, content=raw)), (TURN, plain(TURN, content=raw))]
+    for words in TEXTS:
+        out += [(TURN_SUMMARY, plain(TURN_SUMMARY, content=words)), (SCOPE, plain(SCOPE, summary=words))]
+        out += [(TRAJECTORY, plain(TRAJECTORY, goal=words))]
+    out += [(SCOPE, plain(SCOPE, summary=None))]
+    fact = catalog.memories["fact"].relation
+    said: dict[str, Any] = {"subject": "ß", "kind": "claim"}
+    more: dict[str, Any] = {
+        "content": TEXTS[2], "score": 0.1, "count": -3, "certain": True, "seen_at": WHEN, "about": {"b": [1, "é"]},
+        "owner": uuid.UUID(int=7),
+    }  # fmt: skip
+    out += [(fact, record(catalog, "fact", **said)), (fact, record(catalog, "fact", **said, **more))]
+    out += [(fact, record(catalog, "fact", **said, **{name: value})) for name, value in more.items()]
+    out += [(fact, record(catalog, "fact", **said, content=text, certain=False)) for text in TEXTS]
+    return out
+
 
 FROZEN = Path(__file__).parents[1] / "data" / "derived_values.json"
 """Relation and derived values of each record, hashes in hex: made by the program of before relations declared them."""
