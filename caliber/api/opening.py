@@ -163,6 +163,8 @@ def open(  # noqa: A001  (the pinned name)
 ) -> Caliber:
     """Open a store; what is None comes from the configuration. ``create`` creates a store that is not there.
 
+    ``config`` is a configuration, the path of one, or the path of a store (``agent.db``) of profile ``chat_companion``.
+
     ``principal`` is whom the handle acts for; in the shipped profiles the application, which acts for the user of a
     task or call, and else sees what is shared. What administers needs ``Principal.admin()``.
 

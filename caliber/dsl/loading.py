@@ -9,8 +9,10 @@ import os
 from pathlib import Path
 from typing import Any, Final
 
+from caliber.config import profiles
 from caliber.config.faults import ConfigWarning
 from caliber.config.loading import PROGRAM_SUFFIX, complete_file
+from caliber.config.storage import MEMORY
 from caliber.config.tree import CaliberConfig
 from caliber.dsl.checking import Checked, check_config
 from caliber.model.errors import DTypeError
@@ -22,7 +24,9 @@ _NOBODY_EMBEDS: Final = (
 
 
 ConfigSource = CaliberConfig | str | os.PathLike[str]
-"""A configuration, or the path of one."""
+"""A configuration, the path of one, or that of a store (``.db``), which has the profile ``chat_companion``."""
+STORES: Final = (".db", ".sqlite", ".sqlite3")
+"""Endings of stores; what a path with another ending is, ``open`` does not guess."""
 
 
 def config_of(source: ConfigSource) -> CaliberConfig:
@@ -30,8 +34,12 @@ def config_of(source: ConfigSource) -> CaliberConfig:
     if isinstance(source, CaliberConfig):
         return check_config(source).config
     if isinstance(source, str | os.PathLike):
+        if source == MEMORY or Path(source).suffix.lower() in STORES:
+            return profiles.chat_companion(source)
         return load_config(source)
-    raise DTypeError(field="config", expected="a CaliberConfig or the path of one", got=type(source).__name__)
+    raise DTypeError(
+        field="config", expected="a CaliberConfig, or the path of one or a store", got=type(source).__name__
+    )
 
 
 def load_config(path: str | os.PathLike[str], *, base: CaliberConfig | str | None = None) -> CaliberConfig:
