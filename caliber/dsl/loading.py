@@ -9,7 +9,6 @@ import os
 from pathlib import Path
 from typing import Any, Final
 
-from caliber.config import profiles
 from caliber.config.faults import ConfigWarning
 from caliber.config.loading import PROGRAM_SUFFIX, complete_file
 from caliber.config.storage import MEMORY
@@ -35,6 +34,8 @@ def config_of(source: ConfigSource) -> CaliberConfig:
         return check_config(source).config
     if isinstance(source, str | os.PathLike):
         if source == MEMORY or Path(source).suffix.lower() in STORES:
+            from caliber.config import profiles  # few configurations are one of ours
+
             return profiles.chat_companion(source)
         return load_config(source)
     raise DTypeError(

@@ -18,7 +18,7 @@ from caliber.config.knobs import Section
 from caliber.config.manual.render import render_json, render_toml
 from caliber.config.parsing import MAX_BYTES
 from caliber.dsl import check
-from caliber.model.errors import ConfigError, InvalidConfigValue, MissingRequired, MultipleErrors
+from caliber.model.errors import ConfigError, InvalidConfigValue, MissingRequired, MultipleErrors, Unavailable
 
 HASH_PROVIDER = {"provider_type": "hash", "model": "hash", "dimensions": 32}
 
@@ -236,3 +236,19 @@ def _knobs(cls: type[Section], above: str = "") -> Iterator[tuple[str, FieldInfo
             yield from _knobs(inner[0], f"{above}{name}.")
         elif name != "policies":
             yield f"{above}{name}", field
+
+
+def test_the_path_of_a_store_is_that_of_a_configuration(tmp_path: Path) -> None:
+    for place in (tmp_path / "agent.db", str(tmp_path / "agent.SQLITE")):
+        with pytest.raises(Unavailable):
+            caliber.open(place)
+        with caliber.open(place, create=True) as memory:
+            assert memory.config == caliber.profiles.chat_companion(place)
+            memory.remember([{"role": "user", "content": "My dog is called Pixel."}], user="me")
+        with caliber.open(place) as memory:
+            assert memory.search("Pixel", user="me").hits
+    with caliber.open(":memory:") as memory:
+        assert memory.config.storage.path == ":memory:"
+    with pytest.raises(MultipleErrors, match=r"a configuration ends in \.caliber, \.toml or \.json"):
+        caliber.open(tmp_path / "agent.yaml", create=True)
+    assert not (tmp_path / "agent.yaml").exists()

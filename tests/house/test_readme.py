@@ -40,7 +40,7 @@ def test_the_readme_is_short() -> None:
 def test_the_first_lines_remember_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (code,) = blocks("python")
-    assert len([line for line in code.splitlines() if line.strip()]) == 7
+    assert len([line for line in code.splitlines() if line.strip()]) == 6
     (printed,) = blocks("text")
     asked = re.sub(r"^with .*create=True.*\n(?:    .*\n)+", "", code, count=1, flags=re.MULTILINE)
     assert "remember" not in asked
