@@ -185,32 +185,16 @@ QUESTIONS = (
 )
 LEGS = ("vector", "keyword", "graph", "importance")
 TURNED: dict[str, tuple[Any, Any]] = {
-    "vector_candidates": (1, 50),
-    "min_similarity": (-1.0, 0.5),
-    "normalisation": ("peak", "saturation"),
-    "fusion": ("weighted", "rrf"),
-    "diversity": (0.0, 0.9),
-    "floor.words": (0.1, 1.0),
-    "floor.similarity": ({}, {SPACES[0]: 0.6}),
-    "weights.vector weights.importance": (0.1, 0.9),
-    "weights.keyword weights.vector": (0.1, 0.9),
-    "weights.graph weights.keyword": (0.1, 0.9),
-    "weights.importance weights.keyword": (0.1, 0.9),
-    "keyword.k1": (0.0, 1.2),
-    "keyword.b": (0.0, 1.0),
-    "keyword.saturate": (0.0, 1.0),
-    "keyword.neighbour_boost": (0.0, 0.4),
-    "keyword.language": ("none", "english"),
-    "boosts.mentioned": (0.0, 0.5),
-    "boosts.date": (0.0, 0.5),
-    "boosts.date_slack_ms": (86_400_000, 100 * 86_400_000),
-    "boosts.time": (0.0, 0.5),
-    "boosts.exact": (0.0, 0.5),
-    "boosts.question": (0.0, -0.5),
-    "boosts.recency": (0.0, 0.5),
-    "boosts.recency_half_life_ms": (3_600_000, 30 * 86_400_000),
-    "graph.conversation": (False, True),
-}
+    "vector_candidates": (1, 50), "min_similarity": (-1.0, 0.5), "normalisation": ("peak", "saturation"),
+    "fusion": ("weighted", "rrf"), "diversity": (0.0, 0.9), "floor.words": (0.1, 1.0),
+    "floor.similarity": ({}, {SPACES[0]: 0.6}), "weights.vector weights.importance": (0.1, 0.9),
+    "weights.keyword weights.vector": (0.1, 0.9), "weights.graph weights.keyword": (0.1, 0.9),
+    "weights.importance weights.keyword": (0.1, 0.9), "keyword.k1": (0.0, 1.2), "keyword.b": (0.0, 1.0),
+    "keyword.saturate": (0.0, 1.0), "keyword.neighbour_boost": (0.0, 0.4), "keyword.language": ("none", "english"),
+    "boosts.mentioned": (0.0, 0.5), "boosts.date": (0.0, 0.5), "boosts.date_slack_ms": (86_400_000, 100 * 86_400_000),
+    "boosts.time": (0.0, 0.5), "boosts.exact": (0.0, 0.5), "boosts.question": (0.0, -0.5), "boosts.recency": (0.0, 0.5),
+    "boosts.recency_half_life_ms": (3_600_000, 30 * 86_400_000), "graph.conversation": (False, True),
+}  # fmt: skip
 """Two values of each knob; the first of two weights has them, and the second the rest."""
 
 

@@ -67,22 +67,13 @@ def order_of(number: int, seed: object, adapter: str, kind: str, folder: Path, s
     """Return the order of a run; all of it follows from the seed and the number."""
     chance = random.Random(f"{seed} {number}")
     return {
-        "number": number,
-        "seed": f"{seed} {number}",
-        "adapter": adapter,
-        "kind": kind,
-        "durability": "group" if number // 2 % 2 else "commit",
-        "embed": chance.choice(("behind", "commit", "off")),
-        "poll_ms": chance.choice((0, 20)),
-        "shutdown_ms": 3_000 if kind == "black hole" else 60_000,
-        "threads": chance.randrange(2, 5),
-        "readers": chance.randrange(1, 3),
-        "seconds": seconds,
+        "number": number, "seed": f"{seed} {number}", "adapter": adapter, "kind": kind,
+        "durability": "group" if number // 2 % 2 else "commit", "embed": chance.choice(("behind", "commit", "off")),
+        "poll_ms": chance.choice((0, 20)), "shutdown_ms": 3_000 if kind == "black hole" else 60_000,
+        "threads": chance.randrange(2, 5), "readers": chance.randrange(1, 3), "seconds": seconds,
         "place": str(folder / f"run-{number}.db") if adapter == "sqlite" else f"adversary_{number}",
-        "folder": str(folder),
-        "slack_s": SLACK_S,
-        "patience_s": PATIENCE_S,
-    }
+        "folder": str(folder), "slack_s": SLACK_S, "patience_s": PATIENCE_S,
+    }  # fmt: skip
 
 
 @dataclass
