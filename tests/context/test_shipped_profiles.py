@@ -19,6 +19,7 @@ from caliber import Caliber, ContextWindow
 from caliber.config import CaliberConfig, profiles
 from caliber.model.context import AssemblyAction, SourceType
 from caliber.model.time import FixedClock
+from caliber.model.trajectory import Artifact
 
 PROFILES = [
     *((name, "reference") for name in NAMES),
@@ -67,6 +68,11 @@ class Chat:
         scope = self.memory.current_scope(self.task) or self.memory.open_scope(self.task)
         return scope.scope_id
 
+    def fact(self, content: str) -> Artifact:
+        return self.memory.create_artifact(
+            self.scope, artifact_type="fact", content=content, extraction_method="explicit", confidence=1.0
+        )
+
     def say(self, *messages: tuple[str, str]) -> None:
         turns = []
         for role, content in messages:
@@ -87,6 +93,11 @@ class Chat:
     def window(self, question: str, max_tokens: int | None = None) -> ContextWindow:
         self.say(("user", question))
         return self.memory.assemble_context(self.task, max_tokens=max_tokens)
+
+
+def chat_with(backend: Any, settings: CaliberConfig) -> Chat:
+    clock = FixedClock()
+    return Chat(backend.open(settings, clock=clock), clock)
 
 
 def conversation(window: ContextWindow) -> list[uuid.UUID]:
@@ -116,15 +127,14 @@ def check_filled(window: ContextWindow) -> None:
 @pytest.mark.parametrize("closed", [False, True], ids=["open", "closed often"])
 @pytest.mark.parametrize(("backend", "profile"), PROFILES, indirect=["backend"])
 def test_what_was_said_first_is_in_every_window_that_asks_for_it(backend: Any, profile: str, closed: bool) -> None:
-    clock = FixedClock()
-    memory = backend.open(shipped(backend, profile), clock=clock)
-    chat = Chat(memory, clock)
+    chat = chat_with(backend, shipped(backend, profile))
+    memory = chat.memory
     chat.say(("user", FACT), ("assistant", "What a lovely name."))
     for first in range(0, 200, 20):
         chat.exchanges(first, 20, 30)
         if closed:
             memory.close_scope(chat.scope)
-    later = Chat(memory, clock, "Another chat")
+    later = Chat(memory, chat.clock, "Another chat")
     missed = [
         (where, budget)
         for budget in (300, 500, 1_000, 2_000, 4_000)
@@ -161,15 +171,13 @@ def test_a_rule_on_turns_takes_the_most_relevant(backend: Any, mode: str) -> Non
     kind, count, least = ("top_k", 10, None) if mode.startswith("top_k") else ("relevant", None, 0.3)
     rule = {"memory": "turn_buffer", "mode": {"kind": kind}, "priority": 50}
     rule["mode"] |= {"count": count} if count else {"min_relevance": least}
-    clock = FixedClock()
-    memory = backend.open(shipped(backend, "reference", injection_rules=[rule]), clock=clock)
-    chat = Chat(memory, clock)
+    chat = chat_with(backend, shipped(backend, "reference", injection_rules=[rule]))
     chat.say(("user", FACT), ("assistant", "What a lovely name."))
     chat.exchanges(0, 100, 30)
     for budget in (500, 2_000):
         window = chat.window(QUESTION, budget)
         assert FACT in window.text
-        (brought,) = [item for item in memory.explain(window.window_id)["rules"] if item["rule"] == "turn_buffer"]
+        (brought,) = [item for item in chat.memory.explain(window.window_id)["rules"] if item["rule"] == "turn_buffer"]
         assert brought["mode"] == mode
         assert 1 <= brought["included"] <= (10 if count else 20)
 
@@ -191,9 +199,8 @@ def test_a_rule_on_turns_takes_the_most_relevant(backend: Any, mode: str) -> Non
 )
 def test_no_window_shows_one_message_where_more_fits(backend: Any, profile: str, length: int) -> None:
     settings = shipped(backend, profile)
-    clock = FixedClock()
-    memory = backend.open(settings, clock=clock)
-    chat = Chat(memory, clock)
+    chat = chat_with(backend, settings)
+    memory = chat.memory
     said: list[uuid.UUID] = []
     for number in range(scale(16, 40)):
         window = chat.window(f"Tell me more, {number}.")
@@ -211,16 +218,9 @@ def test_no_window_shows_one_message_where_more_fits(backend: Any, profile: str,
 
 @pytest.mark.parametrize(("backend", "profile"), PROFILES, indirect=["backend"])
 def test_a_small_artifact_with_the_answer_enters_at_every_budget(backend: Any, profile: str) -> None:
-    clock = FixedClock()
-    memory = backend.open(shipped(backend, profile), clock=clock)
-    chat = Chat(memory, clock)
-    artifact = memory.create_artifact(
-        chat.scope,
-        artifact_type="fact",
-        content="The invoices go to the office in Lisbon, second floor.",
-        extraction_method="explicit",
-        confidence=1.0,
-    )
+    chat = chat_with(backend, shipped(backend, profile))
+    memory = chat.memory
+    artifact = chat.fact("The invoices go to the office in Lisbon, second floor.")
     assert artifact.token_count <= 20
     chat.exchanges(0, 30, 30)
     chat.say(("user", "Where do the invoices go?"))
@@ -237,16 +237,9 @@ def test_a_small_artifact_with_the_answer_enters_at_every_budget(backend: Any, p
 
 @pytest.mark.parametrize(("backend", "profile"), PROFILES, indirect=["backend"])
 def test_a_long_artifact_enters_where_there_is_room(backend: Any, profile: str) -> None:
-    clock = FixedClock()
-    memory = backend.open(shipped(backend, profile), clock=clock)
-    chat = Chat(memory, clock)
-    artifact = memory.create_artifact(
-        chat.scope,
-        artifact_type="fact",
-        content="The plan of the harbour, in short. " + words(3, 245),
-        extraction_method="explicit",
-        confidence=1.0,
-    )
+    chat = chat_with(backend, shipped(backend, profile))
+    memory = chat.memory
+    artifact = chat.fact("The plan of the harbour, in short. " + words(3, 245))
     assert 300 <= artifact.token_count <= 520
     for question in ("What is the plan of the harbour?", "Hello there."):
         window = chat.window(question, 4_000)
@@ -289,9 +282,8 @@ def test_a_question_about_a_repository_uses_the_budget(backend: Any, profile: st
 
 @pytest.mark.parametrize(("backend", "profile"), PROFILES, indirect=["backend"])
 def test_closing_a_scope_keeps_the_last_exchanges_in_view(backend: Any, profile: str) -> None:
-    clock = FixedClock()
-    memory = backend.open(shipped(backend, profile), clock=clock)
-    chat = Chat(memory, clock)
+    chat = chat_with(backend, shipped(backend, profile))
+    memory = chat.memory
     chat.exchanges(0, 10, 60)
     before = [turn.turn_id for turn in memory.storage.turns.all()]
     memory.close_scope(chat.scope)
@@ -305,7 +297,7 @@ def test_closing_a_scope_keeps_the_last_exchanges_in_view(backend: Any, profile:
         assert [text for text in contents if text in said] == said
         assert contents[-1] == "And the one before that?"
     # A closed scope of another conversation, a day ago, is past: it is recalled, not shown as if it went on.
-    clock.advance(ms=24 * 60 * MINUTE_MS)
+    chat.clock.advance(ms=24 * 60 * MINUTE_MS)
     window = chat.window("Good morning!", 4_000)
     assert window.to_messages()[-1]["content"].rpartition("—\n")[2] == "Good morning!"
 
@@ -333,12 +325,10 @@ LINK = "The password reset link for the staging environment is valid for {} hour
 def test_a_correction_that_reads_almost_the_same_is_recalled(
     backend: Any, said: str, corrected: str, question: str
 ) -> None:
-    clock = FixedClock()
-    memory = backend.open(shipped(backend, "reference"), clock=clock)
-    chat = Chat(memory, clock)
+    chat = chat_with(backend, shipped(backend, "reference"))
     chat.say(("user", said), ("assistant", "Noted."), ("user", corrected), ("assistant", "All right."))
-    clock.advance(ms=24 * 60 * MINUTE_MS)
-    later = Chat(memory, clock, "Another day")
+    chat.clock.advance(ms=24 * 60 * MINUTE_MS)
+    later = Chat(chat.memory, chat.clock, "Another day")
     assert corrected in later.window(question, 1_000).text
 
 

@@ -19,12 +19,11 @@ from support.kernels.instruction_sets import COMPILED, EMULATED, LOCAL, running_
 from support.kernels.native_builds import build, on_path, with_fault
 from support.kernels.twins import vectors as twins
 from support.kernels.vector_kernels import row_sums, score_bounds
-from support.kernels.vector_problems import KINDS, Problem, drawn
+from support.kernels.vector_problems import KINDS, Problem, drawn, segment_of
 
 from caliber import kernels
 from caliber.kernels.dispatch import running
 from caliber.kernels.vectors import scoring
-from caliber.kernels.vectors.scoring import Segment
 
 METRICS = {"cosine": twins.COSINE, "l2": twins.L2, "inner_product": twins.INNER_PRODUCT}
 DIMENSIONS = st.sampled_from([64, 65, 66, 95, 96, 97, 127, 128, 129, 200, 255, 256, 257, 384])
@@ -35,11 +34,6 @@ SCALES = st.sampled_from([1.0, 1e-3, 1e3, 1e-38, 1e-42, 3e37, 1e19, 1e-19])
 def problems(draw: st.DrawFn) -> Problem:
     n = draw(st.sampled_from([1, 63, 64, 65, 200, 300, 400, 511, 512, 513]))
     return drawn(draw(st.integers(0, 2**32)), n, draw(DIMENSIONS), draw(st.sampled_from(KINDS)), draw(SCALES))
-
-
-def segment_of(rows: np.ndarray, *, coded: bool = True) -> Segment:
-    norms = scoring.row_norms(rows, field="rows")
-    return Segment(rows, norms, scoring.code_rows(rows, norms) if coded else None, None, rows.shape[0])
 
 
 def check_bounds(problem: Problem, metric: int) -> None:

@@ -20,13 +20,12 @@ from support.kernels.instruction_sets import LOCAL, running_on
 from support.kernels.twins import vectors as twins
 from support.kernels.twins.identifiers import fill
 from support.kernels.twins.rank import rank_and_fill
-from support.kernels.vector_problems import KINDS, drawn
+from support.kernels.vector_problems import KINDS, drawn, segment_of
 from support.threads import at_once
 
 from caliber import kernels
 from caliber.kernels import RankColumns, dispatch, identifiers
 from caliber.kernels.vectors import scoring
-from caliber.kernels.vectors.scoring import Segment
 
 METRICS = {"cosine": twins.COSINE, "l2": twins.L2, "inner_product": twins.INNER_PRODUCT}
 TOGETHER = 64  # queries of one problem
@@ -60,11 +59,6 @@ def all_scores(path: str, rows: np.ndarray, queries: np.ndarray, metric: int) ->
     )  # fmt: skip
     assert status == native.lib.CAL_OK
     return out
-
-
-def segment_of(rows: np.ndarray, *, coded: bool) -> Segment:
-    norms = scoring.row_norms(rows, field="rows")
-    return Segment(rows, norms, scoring.code_rows(rows, norms) if coded else None, None, rows.shape[0])
 
 
 # --- top-k -------------------------------------------------------------------------------------

@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from caliber.kernels.vectors import scoring
+from caliber.kernels.vectors.scoring import Segment
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -58,3 +61,8 @@ KINDS = [
     "normal", "near ties", "last bits", "duplicates", "few values", "spikes", "halves", "one sign", "zeros",
     "opposite", "rising", "lengths",
 ]  # fmt: skip
+
+
+def segment_of(rows: np.ndarray, *, coded: bool = True) -> Segment:
+    norms = scoring.row_norms(rows, field="rows")
+    return Segment(rows, norms, scoring.code_rows(rows, norms) if coded else None, None, rows.shape[0])
