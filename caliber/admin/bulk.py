@@ -5,21 +5,25 @@ Source: design section 4; C-195, D-005.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from caliber.embedding.service import Embeddings
 from caliber.engine.engine import Engine
 from caliber.model import arguments
 from caliber.model.deadline import check
-from caliber.model.errors import InvalidValue
+from caliber.model.errors import InvalidRow, InvalidValue
 from caliber.model.progress import Progress, unheard
 from caliber.schema.catalog import BUILT_IN, Catalog
+from caliber.schema.memories import MemoryBinding
 from caliber.schema.relation import Relation
 from caliber.schema.relations import EMBEDDING_SPACE
 from caliber.storage.bulk import arrow
 from caliber.storage.bulk.checks import Maker
+from caliber.storage.bulk.columns import rows_of
 from caliber.storage.bulk.load import batches_of
-from caliber.storage.bulk.protocol import BulkReport, OnExisting
+from caliber.storage.bulk.protocol import Batch, BulkReport, OnExisting
+from caliber.storage.compile.codec import codec_of
 from caliber.storage.protocol import reading
 from caliber.storage.sql.search_statements import kinds_of
 from caliber.trajectory.summarizer import TurnSummarizer
@@ -71,6 +75,9 @@ def load(
         check("rows were loaded; none was kept")
         report_progress(stage, done, total)
 
+    memory = engine.store.catalog.declared.get(relation.name)
+    if memory is not None and memory.type.key:
+        batches = _at_keys(memory, batches)
     check("rows were about to be loaded")
     report = engine.store.bulk_load(relation, batches, treatment, in_time)
     embedder, summaries = engine.part(Embeddings).embedder, engine.find_part(TurnSummarizer)
@@ -88,6 +95,20 @@ def read(engine: Engine, relation: str, *, batch_rows: int) -> Any:
     source = relation_named(relation, engine.store.catalog)
     batches = engine.store.bulk_read(source, max(1, batch_rows))
     return arrow.load_pyarrow().RecordBatchReader.from_batches(arrow.schema_of(source), batches)
+
+
+def _at_keys(memory: MemoryBinding, batches: Iterable[Batch]) -> Iterator[Batch]:
+    """Yield batches of records, each of which has the id of its key. Raises: InvalidRow."""
+    from caliber.memories.keys import key_of
+
+    relation, key = memory.relation, memory.type.key
+    for batch in batches:
+        for at, row in enumerate(rows_of(relation, batch.columns, batch.rows)):
+            record = codec_of(relation).decode(row)
+            if record.record_id != key_of(memory, {name: getattr(record, name) for name in key}):
+                reason = f"does not follow from the key ({', '.join(key)}); write such records by put_many"
+                raise InvalidRow(row=batch.first_row + at, field="record_id", reason=reason)
+        yield batch
 
 
 def _spaces(engine: Engine) -> dict[bytes, int]:

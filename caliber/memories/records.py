@@ -245,7 +245,7 @@ class Records(RecordWriter):
             found = [
                 record
                 for record in uow.listed(self._relation, listing, asked)
-                if readers.allows_change(self._relation, record)
+                if readers.allows_entity(self._relation, record)
             ]
             for record in found:
                 self._readers.require_write(self._relation, codec_of(self._relation).encode(record))

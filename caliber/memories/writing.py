@@ -143,7 +143,12 @@ class RecordWriter(RecordReader[Any]):
                 raise InvalidValue(
                     field=f"{within}{KEY}", reason=f"follows from the key ({', '.join(key)}); leave it out"
                 )
+            if "idempotency_key" in present:
+                reason = "is not for records at keys: a key is idempotent itself; leave it out"
+                raise InvalidValue(field=f"{within}idempotency_key", reason=reason)
             system[KEY] = key_of(self._own, values, within)
+        elif KEY in present and present[KEY].version == 8:
+            raise InvalidValue(field=f"{within}{KEY}", reason="has version 8: such ids follow from keys; take another")
         record = self._derived(relation.entity(**{**blank, **system, **present}))
         self._check_label(record)
         return _New(record, labelled, KEY in present, self._text(record))
@@ -207,7 +212,7 @@ class RecordWriter(RecordReader[Any]):
 
     def _at_key(self, uow: UnitOfWork, found: Any, new: _New, existing: Existing) -> Any:
         """Return the record at the key of a new one, replaced or kept."""
-        if existing is Existing.ERROR or not self._readers.allows_change(self._relation, found):
+        if existing is Existing.ERROR or not self._sees(new.record, found):
             reason = f"there is a record with this key ({', '.join(self._own.type.key)})"
             raise Conflict(entity_type=self._name, id=found.record_id, reason=reason)
         if existing is Existing.KEEP:
@@ -222,6 +227,13 @@ class RecordWriter(RecordReader[Any]):
             values["trust"] = record.trust
         self._readers.require_write(self._relation, codec_of(self._relation).encode(found))
         return self._change(uow, found, {**values, "archived_at": None}, new.vectors)
+
+    def _sees(self, record: Any, found: Any) -> bool:
+        """Return whether the writer of a record may see another: as ``find`` in the task that the record names."""
+        in_scope = record.scope_id is not None and record.scope_id == found.scope_id
+        task = found.trajectory_id if in_scope else record.trajectory_id
+        readers = self._seeing({"trajectory_id": task}, None)
+        return readers.allows_entity(self._relation, found)
 
     def _repeated(self, uow: UnitOfWork, record: Any) -> Any:
         """Return a record that came again; a guest's words that the host states as well are no longer the guest's."""
@@ -348,7 +360,7 @@ class RecordWriter(RecordReader[Any]):
         """Return ``created_by`` of a changed record, so that no words of a guest stay once the guest is forgotten.
 
         A principal that replaces all words of a record is its new author, a guest also one that replaces some of them.
-        Names by which records are looked up are no words.
+        Names by which records are looked up, and fields of a key, are no words.
         """
         written = self._changed_words(record, changed)
         if not written:
@@ -357,6 +369,7 @@ class RecordWriter(RecordReader[Any]):
             column.name
             for column in self._relation.columns
             if column.declared and column.type in _WORDS and column.residence is not Residence.INTERNED
+            if column.name not in self._own.type.key
         ]
         whole = all(name in written or getattr(record, name) is None for name in kept)
         if whole or (self._principal.is_user and self._is_guest(record)):

@@ -108,6 +108,9 @@ def _lacking(held: MemoryType, declared: MemoryType) -> Iterator[str]:
             yield f"{of} needs a field {item.name}"
     if held.parent != declared.parent:
         yield f"the records of {of} belong to {held.parent or 'none'}, not {declared.parent or 'none'}"
+    if held.key != declared.key:
+        told_apart = (", ".join(memory.key) or "their ids" for memory in (held, declared))
+        yield "the records of {} are told apart by {}, not by {}".format(of, *told_apart)
     held_indexes = {(index.field, index.type) for index in held.indexes}
     for index in declared.indexes:
         if (index.field, index.type) not in held_indexes:

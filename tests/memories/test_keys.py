@@ -19,7 +19,8 @@ from support.threads import at_once
 import caliber
 from caliber.config.memories import MemoryConfig
 from caliber.memories.keys import key_of
-from caliber.model.errors import Conflict, InvalidValue, NotFound, RequiredFieldMissing, SchemaMismatch
+from caliber.model.access import Principal
+from caliber.model.errors import Conflict, InvalidRow, InvalidValue, NotFound, RequiredFieldMissing, SchemaMismatch
 from caliber.schema.binding import binding_of
 
 ITEM: dict[str, Any] = {
@@ -176,9 +177,71 @@ def test_of_many_writers_none_is_lost(kept: Any) -> None:
     assert sum(record.version for record in items.find()) == 60
 
 
+@pytest.mark.parametrize("mode", ["resident", "backend"])
+def test_the_application_neither_replaces_nor_deletes_what_it_does_not_see(backend: Any, mode: str) -> None:
+    opened = backend.open(backend.config(memories=[ITEM, PLAIN], search__mode=mode))
+    memory, ana = opened.acting_as(Principal.application()), opened.as_user("ana")
+    secret, plain = (ana.records(name).insert(ns="p", name="x", content="secret") for name in ("item", "plain"))
+    task = ana.start_trajectory("a task").trajectory_id
+    items = memory.records("item")
+    for option in ("replace", "keep", "error"):
+        with pytest.raises(Conflict, match="there is a record with this key"):
+            items.put(ns="p", name="x", content="mine", on_existing=option)
+    shared = memory.records("plain").insert(ns="p", name="y")
+    assert [memory.records(name).delete_many(ns="p") for name in ("item", "plain")] == [0, 1]
+    assert memory.records("plain").find(ns="p") == []
+    assert (ana.get(secret.record_id), ana.get(plain.record_id)) == (secret, plain)
+    assert shared.visible_to is None
+    of_task = items.put(ns="t", name="x", content="one", trajectory=task)
+    assert items.put(ns="t", name="x", content="two", trajectory=task).record_id == of_task.record_id
+    with pytest.raises(Conflict):
+        items.put(ns="t", name="x", content="three")
+    assert items.delete_many(ns="t") == 0
+    assert items.delete_many(ns="t", trajectory_id=task) == 1
+
+
+def test_who_replaces_a_record_is_its_author(kept: Any) -> None:
+    by_ana, by_bob = (kept.as_user(name).records("item") for name in ("ana", "bob"))
+    shared = kept.records("item").put(ns="a", name="b", content="of all")
+    assert by_ana.put(ns="a", name="b", content="of ana").created_by != shared.created_by
+    made = by_bob.put(ns="a", name="b", content="of bob")
+    assert made.created_by == "human:bob@"
+    assert made.visible_to is None
+
+
+def test_ids_and_idempotency_keys_do_not_compete_with_keys(kept: Any) -> None:
+    items, plain = kept.records("item"), kept.records("plain")
+    stolen = items.put(ns="a", name="b").record_id
+    items.delete_at(ns="a", name="b")
+    with pytest.raises(InvalidValue, match="such ids follow from keys"):
+        plain.insert(ns="a", name="b", record_id=stolen)
+    for write in (items.insert, items.put, lambda record: items.put_many([record])):
+        with pytest.raises(InvalidValue, match="idempotency_key: is not for records at keys"):
+            write({"ns": "a", "name": "b", "idempotency_key": "once"})
+
+
+@needs("bulk")
+def test_a_bulk_load_takes_only_the_ids_of_keys(kept: Any, another: Any) -> None:
+    kept.records("item").put_many([{"ns": "a", "name": "b"}, {"ns": "é", "name": "c", "content": "x"}])
+    at, whose = datetime(2026, 5, 1, 1, 2, 3, 4, tzinfo=UTC), uuid.uuid4()
+    kept.records("day").put(at=at, whose=whose, place=-5, kind="work", done=True)
+    target = another("sqlite").open(memories=[ITEM, PLAIN, DAY])
+    tables = {name: kept.storage.bulk_read(name).read_all() for name in ("item", "day")}
+    for name, table in tables.items():
+        bare = table.drop_columns(["record_id"])
+        with pytest.raises(InvalidRow, match=r"row 0.*record_id: does not follow from the key"):
+            target.storage.bulk_load(name, bare)
+        assert target.storage.bulk_load(name, table).loaded == table.num_rows
+    assert target.records("item").find() == kept.records("item").find()
+    assert target.records("day").at(at=at, whose=whose, place=-5, kind="work", done=True).place == -5
+
+
 @needs("reopen")
 def test_a_key_stays_that_of_its_memory(backend: Any) -> None:
     with backend.open(backend.config(memories=[ITEM])) as memory:
         memory.records("item").put(ns="a", name="b")
     with pytest.raises(SchemaMismatch, match="records of item are told apart by ns, name, not by their ids"):
         caliber.migrate(backend.config(memories=[{**ITEM, "key": []}]))
+    for key in (["name", "ns"], []):
+        with pytest.raises(SchemaMismatch, match="records of memory item are told apart by ns, name, not by"):
+            backend.open(backend.config(memories=[{**ITEM, "key": key}]))
