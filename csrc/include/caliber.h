@@ -323,6 +323,7 @@ enum {
 /*
  * Links the lines of each passage. heads: room for `passages` values, which is more than any passage's number.
  * A section that is none: CAL_E_SECTION; a passage outside: CAL_E_GROUP; a number of 2^40 or more: CAL_E_OVERFLOW.
+ * The two after it check what they read again: a length of 2^40 or more, or a budget of 2^60: CAL_E_OVERFLOW.
  */
 int32_t cal_fill_link(int64_t *candidates, size_t n, size_t section_count, int64_t *heads, size_t passages);
 

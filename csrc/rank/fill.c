@@ -3,14 +3,15 @@
 
 #define NONE (-1)
 #define NO_LIMIT (-1)
-#define MAGNITUDE (INT64_C(1) << 40) /* of one value: sums of millions stay below 2^63 */
+#define MAGNITUDE (INT64_C(1) << 40) /* of one length: sums of a million prices stay below 2^62 */
+#define TOTAL (INT64_C(1) << 60)     /* of a budget, or what is used of it */
 
 /* One filling: the rows of its columns. */
 typedef struct {
     const int64_t *section, *cost, *passage, *number, *lead, *compressed, *link;
     int64_t *used;
     const int64_t *opening, *most, *cap, *floor;
-    size_t sections;
+    size_t n, sections;
     int64_t separator, line, hole, least;
     uint8_t *codes;
     int64_t room;
@@ -37,6 +38,7 @@ static filling filling_of(const int64_t *candidates, size_t n, int64_t *sections
         .most = row(sections, section_count, CAL_FILL_MOST),
         .cap = row(sections, section_count, CAL_FILL_CAP),
         .floor = row(sections, section_count, CAL_FILL_FLOOR),
+        .n = n,
         .sections = section_count,
         .separator = measures[CAL_FILL_SEPARATOR],
         .line = measures[CAL_FILL_LINE],
@@ -47,6 +49,43 @@ static filling filling_of(const int64_t *candidates, size_t n, int64_t *sections
     return f;
 }
 
+static int is_within(int64_t value, int64_t bound) {
+    return (uint64_t)value + (uint64_t)(bound - 1) <= 2 * (uint64_t)(bound - 1);
+}
+
+/* The caller may change rows between calls, so each call checks the values that it adds or indexes with. */
+static int32_t check_measures(const filling *f) {
+    return is_within(f->separator, MAGNITUDE) && is_within(f->line, MAGNITUDE) && is_within(f->hole, MAGNITUDE) &&
+                   is_within(f->least, MAGNITUDE)
+               ? CAL_OK
+               : CAL_E_OVERFLOW;
+}
+
+static int32_t check_shared(const filling *f) {
+    if (check_measures(f) != CAL_OK) {
+        return CAL_E_OVERFLOW;
+    }
+    for (size_t s = 0; s < f->sections; s++) {
+        if (!is_within(f->opening[s], MAGNITUDE) || !is_within(f->used[s], TOTAL) || !is_within(f->most[s], TOTAL) ||
+            !is_within(f->cap[s], TOTAL) || !is_within(f->floor[s], TOTAL)) {
+            return CAL_E_OVERFLOW;
+        }
+    }
+    return CAL_OK;
+}
+
+static int32_t check_candidate(const filling *f, size_t place) {
+    if ((uint64_t)f->section[place] >= f->sections) {
+        return CAL_E_SECTION;
+    }
+    const int within = is_within(f->cost[place], MAGNITUDE) & is_within(f->lead[place], MAGNITUDE) &
+                       is_within(f->compressed[place], MAGNITUDE); /* one branch: a walk asks for each place */
+    return within ? CAL_OK : CAL_E_OVERFLOW;
+}
+
+/* Whether two numbers of lines, which nobody bounds again, are apart by more than one. */
+static int is_hole(int64_t from, int64_t to) { return (uint64_t)to - (uint64_t)from != 1; }
+
 static int is_inside(uint8_t code) {
     return code == CAL_FILL_INCLUDED || code == CAL_FILL_CUT || code == CAL_FILL_COMPRESSED;
 }
@@ -56,7 +95,7 @@ static int price_in_passage(const filling *f, size_t place, int64_t cost, int le
     const int64_t number = f->number[place];
     int64_t before = 0, after = 0;
     int any_before = 0, any_after = 0;
-    size_t other = place;
+    size_t other = place, left = f->n; /* a ring that the caller broke ends too */
     do {
         if (is_inside(f->codes[other]) && f->section[other] == f->section[place] && !(leaving && other == place)) {
             const int64_t its = f->number[other];
@@ -70,12 +109,12 @@ static int price_in_passage(const filling *f, size_t place, int64_t cost, int le
             }
         }
         other = (size_t)f->link[other];
-    } while (other != place);
+    } while (other != place && other < f->n && --left);
     if (!any_before && !any_after) {
         return 0;
     }
-    const int64_t made = (any_before && number - before != 1) + (any_after && after - number != 1) -
-                         (any_before && any_after && after - before != 1);
+    const int64_t made = (any_before && is_hole(before, number)) + (any_after && is_hole(number, after)) -
+                         (any_before && any_after && is_hole(before, after));
     *price = cost + f->line + f->hole * made;
     return 1;
 }
@@ -201,7 +240,7 @@ int32_t cal_fill_link(int64_t *candidates, size_t n, size_t section_count, int64
         }
         for (int number = CAL_FILL_COST; number < CAL_FILL_LINK; number++) {
             const int64_t value = row(candidates, n, number)[i];
-            if (value >= MAGNITUDE || value <= -MAGNITUDE) {
+            if (!is_within(value, MAGNITUDE)) {
                 return CAL_E_OVERFLOW;
             }
         }
@@ -229,6 +268,14 @@ int32_t cal_fill_price(const int64_t *candidates, size_t n, int64_t *sections, s
         return CAL_E_ARGUMENT;
     }
     const filling f = filling_of(candidates, n, sections, section_count, measures, codes);
+    const int32_t status = check_candidate(&f, place);
+    if (status != CAL_OK) {
+        return status;
+    }
+    if (!is_within(cost, MAGNITUDE) || !is_within(f.opening[f.section[place]], MAGNITUDE) ||
+        check_measures(&f) != CAL_OK) {
+        return CAL_E_OVERFLOW;
+    }
     if (!leaving) {
         *price = price_of(&f, place, cost);
         return CAL_OK;
@@ -250,12 +297,19 @@ int32_t cal_fill_walk(const int64_t *candidates, size_t n, int64_t *sections, si
     if (how < CAL_WALK_WHOLE || how > CAL_WALK_SHARES) {
         return CAL_E_ARGUMENT;
     }
+    filling f = filling_of(candidates, n, sections, section_count, measures, codes);
+    if (!is_within(*room, TOTAL) || !is_within(limit, TOTAL) || check_shared(&f) != CAL_OK) {
+        return CAL_E_OVERFLOW;
+    }
     for (size_t i = 0; i < count; i++) {
         if (places[i] < 0 || (size_t)places[i] >= n) {
             return CAL_E_ARGUMENT;
         }
+        const int32_t status = check_candidate(&f, (size_t)places[i]);
+        if (status != CAL_OK) {
+            return status;
+        }
     }
-    filling f = filling_of(candidates, n, sections, section_count, measures, codes);
     f.room = *room;
     f.shortened = compressed;
     if (how == CAL_WALK_SHARES) {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import strategies as st
@@ -9,7 +11,7 @@ from support.kernels.instruction_sets import PORTABLE, running_on, searched
 from support.kernels.twins.fill import TwinFill
 
 from caliber.kernels import fill as kernel
-from caliber.model.errors import InvalidValue, ShapeError
+from caliber.model.errors import DTypeError, InputError, InvalidValue, ShapeError
 
 Problem = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, list[tuple[list[int], int, int, int]]]
 
@@ -69,3 +71,90 @@ def test_what_is_no_column_or_place_is_refused(row: int, value: int) -> None:
     for place in (-1, 3):
         with pytest.raises(InvalidValue):
             made.walk(np.array([place]), 10)
+
+
+def filling(**changed: Any) -> tuple[kernel.BudgetFill, dict[str, np.ndarray]]:
+    arrays: dict[str, np.ndarray] = {
+        "candidates": np.zeros((7, 3), np.int64), "sections": np.zeros((5, 2), np.int64),
+        "measures": np.zeros(4, np.int64), "codes": np.zeros(3, np.uint8),
+    }  # fmt: skip
+    arrays["sections"][kernel.MOST] = -1
+    arrays["candidates"][kernel.PASSAGE] = 1
+    arrays.update(changed)
+    return kernel.BudgetFill(**arrays), arrays
+
+
+def test_a_filling_writes_into_no_read_only_array() -> None:
+    for field in ("candidates", "sections", "codes"):
+        array = filling()[1][field]
+        array.flags.writeable = False
+        with pytest.raises(InvalidValue, match=field):
+            filling(**{field: array})
+    with pytest.raises(InvalidValue, match="codes"):
+        filling(codes=np.frombuffer(b"\0\0\0", np.uint8))
+
+
+@pytest.mark.parametrize("passage", [2**20, 2**45, 2**63 - 1])
+def test_a_sparse_passage_is_refused(passage: int) -> None:
+    candidates = np.zeros((7, 3), np.int64)
+    candidates[kernel.PASSAGE, 1] = passage
+    with pytest.raises(InvalidValue, match="passage"):
+        filling(candidates=candidates)
+
+
+@pytest.mark.parametrize("shape", [(), (5,), (4, 2)])
+def test_sections_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ShapeError):
+        filling(sections=np.zeros(shape, np.int64))
+
+
+@pytest.mark.parametrize(
+    ("array", "row", "value"),
+    [("sections", row, sign * 2**60) for row in range(5) for sign in (-1, 1)]
+    + [("measures", row, 2**40) for row in range(4)]
+    + [("candidates", row, 2**40) for row in (kernel.SECTION, kernel.COST, kernel.LEAD, kernel.SHORT)]
+    + [("candidates", kernel.SECTION, -1), ("candidates", kernel.SECTION, 2)],
+)
+def test_rows_changed_to_no_length_are_refused(array: str, row: int, value: int) -> None:
+    made, arrays = filling()
+    arrays[array][row] = value
+    with pytest.raises(InvalidValue):
+        made.walk(np.array([1]), 10)
+    assert not arrays["codes"].any()
+
+
+@pytest.mark.parametrize("link", [-1, 3, 2**62, -(2**63), 1])
+def test_a_broken_ring_ends(link: int) -> None:
+    made, arrays = filling()
+    arrays["candidates"][kernel.LINK] = link
+    arrays["candidates"][kernel.NUMBER] = [-(2**63), 2**63 - 1, 0]
+    made.walk(np.array([0, 1, 2]), 10)
+    made.price(0, 1, leaving=True)
+
+
+@pytest.mark.parametrize(
+    ("field", "arguments", "error"),
+    [
+        ("how", (10, -1, 9), InvalidValue), ("how", (10, -1, 2**40), InvalidValue), ("how", (10, -1, "9"), DTypeError),
+        ("room", (2**60,), InvalidValue), ("room", (2**70,), InvalidValue), ("room", (-(2**60),), InvalidValue),
+        ("limit", (10, 2**60), InvalidValue), ("limit", (10, 1.5), DTypeError),
+    ],
+)  # fmt: skip
+def test_a_walk_names_the_argument_at_fault(field: str, arguments: tuple[Any, ...], error: type[InputError]) -> None:
+    with pytest.raises(error) as raised:
+        filling()[0].walk(np.array([0]), *arguments)
+    assert raised.value.context["field"] == field
+
+
+@pytest.mark.parametrize(
+    ("field", "place", "cost", "error"),
+    [
+        ("place", -1, 1, InvalidValue), ("place", 3, 1, InvalidValue), ("place", 2**70, 1, InvalidValue),
+        ("place", "1", 1, DTypeError), ("cost", 0, 2**40, InvalidValue), ("cost", 0, -(2**40), InvalidValue),
+        ("cost", 0, 2**70, InvalidValue), ("cost", 0, None, DTypeError),
+    ],
+)  # fmt: skip
+def test_a_price_names_the_argument_at_fault(field: str, place: Any, cost: Any, error: type[InputError]) -> None:
+    with pytest.raises(error) as raised:
+        filling()[0].price(place, cost)
+    assert raised.value.context["field"] == field
