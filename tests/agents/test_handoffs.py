@@ -280,13 +280,16 @@ def test_a_list_comes_in_pages_and_reads_no_snapshot(team: Team, monkeypatch: py
     plans: Any = inspect(team.memory).store.plans
     known = plans["handoff"]
 
-    def decode(row: Any) -> Any:
-        read.append(row[known.codec.index("snapshot")])
-        return known.codec.decode(row)
+    class Watched:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(known.codec, name)
+
+        def decode(self, row: Any) -> Any:
+            read.append(row[known.codec.index("snapshot")])
+            return known.codec.decode(row)
 
     with monkeypatch.context() as patched:
-        codec = dataclasses.replace(known.codec, decode=decode)
-        patched.setitem(plans, "handoff", dataclasses.replace(known, codec=codec))
+        patched.setitem(plans, "handoff", dataclasses.replace(known, codec=Watched()))
         assert [each.handoff_id for each in planner.list()] == given
         assert [each.handoff_id for each in planner.list(task=team.task, limit=2)] == given[:2]
         assert [each.handoff_id for each in planner.list(agent="planner", status="rejected")] == given[:3]

@@ -28,6 +28,7 @@ OURS = {
     "backends/sqlite/writer.py": "kept as the error of the calling thread's request",
     "embedding/embedder.py": "the worker",
     "engine/background.py": "a thread of its own",
+    "engine/transaction.py": "a thread of its own; its error is raised to the caller",
     "jobs/runner.py": "a worker",
     "llm/local/minilm.py": "apart",
     "llm/local/static.py": "apart",

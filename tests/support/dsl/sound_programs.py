@@ -208,7 +208,8 @@ class _Making:
         parents = _PARENTS.get(name, ()) if name in _BUILT_IN else ("trajectory", "scope")
         if parents and self._often(0.4):
             parts.append(lambda: self._put(Piece("parent", KEY), ":", Piece(parents[0], REFERENCE)))
-        if name not in _BUILT_IN and self._often(0.3):
+        self._key_field = "content" if name not in _BUILT_IN and self._often(0.3) else None
+        if self._key_field is not None:
             parts.append(lambda: self._put(Piece("key", KEY), ":", "[", Piece("content", COLUMN), "]"))
         if self._often(0.3):
             parts.append(self._artifacts)
@@ -225,7 +226,7 @@ class _Making:
             if number:
                 self._put(",")
             self._put(Piece(name, NAME), ":")
-            optional = own and self._often(0.2) and kind != "embedding"
+            optional = own and self._often(0.2) and kind != "embedding" and name != self._key_field
             if optional:
                 self._put(Piece("optional", CHOICE), "(")
             if " " in kind:
