@@ -14,6 +14,7 @@ from caliber.engine.engine import Engine
 from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.erasure import ForgetReport
+from caliber.model.joining import refuse_inside
 from caliber.model.progress import Progress, unheard
 from caliber.model.references import Id
 from caliber.model.storage import OperationStats
@@ -34,6 +35,7 @@ class Admin:
     def _require(self, action: str) -> Engine:
         self._engine.check_open()
         self._principal.require_admin(action, "the store")
+        refuse_inside("administration has transactions of its own", self._engine.store)
         return self._engine
 
     # --- memory and records ----------------------------------------------------------------------

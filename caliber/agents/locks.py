@@ -32,6 +32,7 @@ from caliber.model.errors import (
     RequiredFieldMissing,
 )
 from caliber.model.events import EventType
+from caliber.model.joining import refuse_inside
 from caliber.model.process.interrupts import managed, suppress
 from caliber.model.references import LockWaiterId
 from caliber.model.time import MS_US, to_us
@@ -183,6 +184,7 @@ class LockService:
             self._let_go(lock, renewing)
 
     def _renewing(self, lock: Lock, lease_ms: int | None) -> PeriodicTask:
+        refuse_inside("a lock that is held is renewed meanwhile", self._engine.store)
         full_ms = self._lease_ms(lease_ms)
         token = LockToken(lock.resource, lock.token)
 

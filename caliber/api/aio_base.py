@@ -15,6 +15,7 @@ import functools
 import inspect
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import FunctionType, TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -22,7 +23,7 @@ from caliber.agents.mail.messages import Messages
 from caliber.agents.mail.receiving import Receiving
 from caliber.api.aio_proxy import AsyncFace, CallThreads, described, face_of, plain_function, returned_facet
 from caliber.api.caliber import Caliber
-from caliber.engine.transaction import Transaction
+from caliber.engine.transaction import Transaction, inner
 from caliber.events.bus import Subscriber
 from caliber.events.facet import Events
 from caliber.model import arguments
@@ -71,19 +72,24 @@ class AsyncHandle(AsyncFace, of="Caliber"):
         """Commit the writes of all calls in the block together at its end, or none. See ``Caliber.transaction``."""
         engine, loop = self._sync._engine, asyncio.get_running_loop()
         engine.check_open()
-        if joined_in(engine.store) is not None:
-            yield
+        joined = joined_in(engine.store)
+        if joined is not None:
+            with inner(joined):
+                yield
             return
-        made, before = Transaction(engine), JOINED.get()
-        try:
-            await self._run(made.begin)
-            JOINED.set(made)
-            yield
-            JOINED.set(before)
-            await self._run(made.commit)
-        finally:
-            JOINED.set(before)
-            await asyncio.shield(loop.run_in_executor(None, made.leave))
+        async with self._calls.room:  # as one call, however many are in it
+            before, executor = JOINED.get(), ThreadPoolExecutor(1, thread_name_prefix="caliber-aio-transaction")
+            made = Transaction(engine, executor)
+            try:
+                await loop.run_in_executor(executor, made.begin)
+                JOINED.set(made)
+                yield
+                JOINED.set(before)
+                await loop.run_in_executor(executor, made.commit)
+            finally:
+                JOINED.set(before)
+                await asyncio.shield(loop.run_in_executor(executor, made.leave))
+                executor.shutdown(wait=False)
 
     async def close(self) -> None:
         """Drain the queues and release everything. See ``Caliber.close``."""

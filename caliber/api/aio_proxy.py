@@ -25,6 +25,7 @@ from typing import Any, ClassVar, Final, ParamSpec, TypeVar
 from caliber.api.caliber import Caliber
 from caliber.config.knobs import Section
 from caliber.model.errors import Unavailable
+from caliber.model.joining import JOINED
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -43,12 +44,16 @@ class CallThreads:
 
     def __init__(self, workers: int, queue: int) -> None:
         self.executor = ThreadPoolExecutor(workers, thread_name_prefix="caliber-aio")
-        self._room = asyncio.Semaphore(workers + queue)
+        self.room = asyncio.Semaphore(workers + queue)
         self._shut = False
 
     async def run(self, call: Callable[[], T]) -> T:
         """Run ``call`` on a thread and return its result without blocking the loop. Raises: Unavailable when shut."""
-        async with self._room:
+        joined = JOINED.get()
+        if joined is not None and joined.executor is not None and not joined.ended:
+            run = contextvars.copy_context().run
+            return await asyncio.get_running_loop().run_in_executor(joined.executor, run, call)
+        async with self.room:
             if self._shut:  # also where it was shut while this call waited for room
                 raise Unavailable("the handle is closed; open the store again", reason="closed", retryable=False)
             # The spans of the caller are in its context.

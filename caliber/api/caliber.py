@@ -270,7 +270,7 @@ class Caliber(LearningMethods, NoteMethods, RecordMethods, Facets, AbstractConte
         """
         from caliber.erasure.service import Forgetting
 
-        refuse_inside("forget erases in transactions of its own")
+        refuse_inside("forget erases in transactions of its own", self._engine.store)
         for field, flag in (("dry_run", dry_run), ("even_if_shared", even_if_shared), ("scrub_log", scrub_log)):
             arguments.as_flag(flag, field)
         return Forgetting(self._engine, self._principal).forget(
@@ -291,8 +291,9 @@ class Caliber(LearningMethods, NoteMethods, RecordMethods, Facets, AbstractConte
 
         Calls of any facet and view of this handle take part, in this thread or task and in tasks begun in the block.
         They return what they store; searches, ``get`` and windows show it only afterwards. Other writers wait meanwhile
-        (all of them, in SQLite): keep it short. What waits, for a lock, a message or a provider, is refused in it.
-        A block in another one joins that. Nothing is done again by itself: after a retryable error run the block anew.
+        (all of them, in SQLite): keep it short. Calls that wait, for a lock, a message or a provider, are refused in
+        it, and so are administration and calls that have transactions of their own. A block in another one joins that.
+        Nothing is done again by itself: after a retryable error run the block anew.
 
         Raises: Unavailable where others write for too long; Conflict and TransactionFailed at the end, where another
             writer was first; TransactionFailed for a call after one that failed.

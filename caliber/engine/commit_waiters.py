@@ -78,7 +78,7 @@ class CommitWaiters:
 
     def add(self, waiter: CommitWaiter) -> None:
         """Wake a waiter from now on. Raises: Unavailable (``out of threads``); InvalidValue inside a transaction."""
-        refuse_inside("a call in it waits for others")
+        refuse_inside("a call in it waits for others", self._engine.store)
         with self._lock:
             self.waiters = (*self.waiters, waiter)
             is_sooner = self.interval_s() < self._pace_s

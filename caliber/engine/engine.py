@@ -437,7 +437,7 @@ class Engine:
     def flush(self) -> None:
         """Return once everything behind is done: vectors and summaries made, counts, events and windows on disk."""
         self.check_open()
-        refuse_inside("flush waits for what is written behind")
+        refuse_inside("flush waits for what is done behind", self.store)
         with contextlib.ExitStack() as stack:  # a provider that fails does not keep the others from being drained
             stack.callback(self.behind.flush)
             for worker in reversed(self._followers):
@@ -448,7 +448,7 @@ class Engine:
 
         If interrupted (Ctrl-C, a time limit), it continues when it is called again.
         """
-        refuse_inside("close waits for all that is written")
+        refuse_inside("close waits for all that is written", self.store)
         with self._closing, unbounded():
             if self._released or self.state == "forked":
                 return

@@ -12,12 +12,14 @@ from __future__ import annotations
 import contextvars
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
+from caliber.model.deadline import unbounded
 from caliber.model.errors import TransactionFailed
 from caliber.model.joining import JOINED, JoinedTransaction, joined_in
-from caliber.model.process.interrupts import managed
+from caliber.model.process.interrupts import let_through, managed
 from caliber.storage.waiting import DeadlineLock, starting
 from caliber.storage.write.group import finish
 
@@ -28,15 +30,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 IDLE_S: Final = 30
-"""Time between two calls of a block after which its transaction is given up: nobody waits for ever for a block that
-waits for one of them. Units: s.
+"""Time that a block may take between two calls before its transaction is given up: nobody waits for ever for a block
+that waits for one of them. Units: s.
 """
 _COMMIT: Final = "commit"
 _ROLL_BACK: Final = "roll back"
 
 
-class _Told(NamedTuple):
-    """The outcome of a step: its result, or its error."""
+class _Outcome(NamedTuple):
+    """The result of a step, or its error."""
 
     result: Any = None
     error: BaseException | None = None
@@ -45,15 +47,16 @@ class _Told(NamedTuple):
 class Transaction:
     """One transaction under way. Calls of several threads or tasks take turns."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, executor: Executor | None = None) -> None:
         self.store = engine.store
         self.outer: JoinedTransaction | None = JOINED.get()
         self.ended = False
         self.after: list[Callable[[], None]] = []
+        self.executor = executor
         self._engine = engine
         self._erased = engine.memory.erasures
-        self._asked: SimpleQueue[Any] = SimpleQueue()
-        self._told: SimpleQueue[_Told] = SimpleQueue()
+        self._steps: SimpleQueue[Any] = SimpleQueue()
+        self._outcomes: SimpleQueue[_Outcome] = SimpleQueue()
         self._turn = DeadlineLock("another call of the transaction was at work")
         self._failure: str | None = None
         self._unit: UnitOfWork | None = None
@@ -71,79 +74,107 @@ class Transaction:
         """Do the work of a call, and return its result. Raises: its error; TransactionFailed after that."""
         with self._turn:
             self._check()
+            if self.ended:
+                raise TransactionFailed(reason="its block has ended, and this call belongs to it")
             self._failure = "a call in it was interrupted"  # unless it is not
-            self._asked.put((contextvars.copy_context(), work))
-            told = self._told.get()
-            self._failure = None if told.error is None else f"a call in it failed ({type(told.error).__name__})"
-            if told.error is not None:
-                raise told.error
-            result: T = told.result
+            self._steps.put((contextvars.copy_context(), work))
+            outcome = self._outcomes.get()
+            self._failure = None if outcome.error is None else f"a call in it failed ({type(outcome.error).__name__})"
+            if outcome.error is not None:
+                raise outcome.error
+            result: T = outcome.result
             return result
 
+    def fail(self, reason: str) -> None:
+        """Have nothing of it written."""
+        self._failure = self._failure or reason
+
     def commit(self) -> None:
-        """Commit, and publish the events. Raises: TransactionFailed where a call failed; errors of the commit."""
+        """Commit, publish the events, and do what follows. Raises: TransactionFailed where a call failed; errors of the
+        commit.
+        """
         with self._turn:
             self._check()
             self.ended = True
-            self._asked.put(_COMMIT)
+            self._steps.put(_COMMIT)
             self._next()
-        if self._unit is not None:
-            self._engine.publish_all(self._unit, self._erased)
-        for work in self.after:
-            work()
 
     def leave(self) -> None:
-        """Undo what is not committed; return once the database has let go of it. Repeated, it does nothing."""
-        self.ended = True
-        self._asked.put(_ROLL_BACK)
-        if self._thread.ident is not None:
+        """Undo what is not committed; return once the database has let go of it. Repeated, it does nothing.
+
+        One that has not begun is undone as soon as it begins: nobody waits for that.
+        """
+        with unbounded(), self._turn:
+            self.ended = True
+            self._steps.put(_ROLL_BACK)
+        if self._unit is not None:
             self._thread.join()
 
     def _check(self) -> None:
+        self._engine.check_open()
         if self._failure is not None:
-            raise TransactionFailed(
-                reason=f"{self._failure}, so nothing of it is written; leave its block and begin anew"
-            )
+            raise TransactionFailed(reason=f"{self._failure}, so nothing of it is written; leave its block")
 
     def _next(self) -> None:
-        told = self._told.get()
-        if told.error is not None:
-            raise told.error
+        outcome = self._outcomes.get()
+        if outcome.error is not None:
+            raise outcome.error
 
-    # --- in the thread of the transaction ----------------------------------------------------------
+    # --- in the thread of the transaction, where no handler of a signal runs ---------------------------
 
     def _hold(self) -> None:
         try:
             self.store.write(self._serve, exclusive=True)
+            assert self._unit is not None  # its work has been done
+            self._engine.publish_all(self._unit, self._erased)
+            for work in self.after:
+                self._follow(work)
         except BaseException as error:
-            self._told.put(_Told(error=error))
+            self._outcomes.put(_Outcome(error=error))
         else:
-            self._told.put(_Told())
+            self._outcomes.put(_Outcome())
+
+    def _follow(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception as error:  # what is committed stands
+            let_through(error)
+            self._engine.record_error("after a transaction", error)
 
     def _serve(self, uow: UnitOfWork) -> None:
         if self._unit is not None:  # work that lost a race is done again: that of a block cannot be
             raise TransactionFailed(reason="another writer was first; run the block again", retryable=True)
         self._unit = uow
-        self._told.put(_Told())
-        while (asked := self._next_asked()) is not _COMMIT:
-            if asked is _ROLL_BACK:
+        self._outcomes.put(_Outcome())
+        while (step := self._next_step()) is not _COMMIT:
+            if step is _ROLL_BACK:
                 raise TransactionFailed(reason="its block ended with an error")
-            context, work = asked
+            context, work = step
             part = uow.part(self._engine.clock.now_us())
             try:
                 result = finish(part, context.run(work, part))
             except BaseException as error:
-                self._told.put(_Told(error=error))
+                self._outcomes.put(_Outcome(error=error))
                 raise TransactionFailed(reason="a call in it failed") from None  # whose error that of the block is
             uow.take(part)
-            self._told.put(_Told(result))
+            self._outcomes.put(_Outcome(result))
 
-    def _next_asked(self) -> Any:
+    def _next_step(self) -> Any:
         try:
-            return self._asked.get(timeout=IDLE_S)
+            return self._steps.get(timeout=IDLE_S)
         except Empty:
-            reason = f"its block made no call for {IDLE_S} s, while others waited; nothing of it is written"
+            reason = f"its block wrote nothing for {IDLE_S} s, or waited, while others waited for its end"
             raise TransactionFailed(reason=reason) from None
+
+
+@managed
+def inner(joined: JoinedTransaction) -> Iterator[None]:
+    """Have a block inside another one fail that, where it ends with an error."""
+    try:
+        yield
+    except BaseException:
+        joined.fail("a block in it ended with an error")
+        raise
 
 
 @managed
@@ -153,8 +184,10 @@ def transaction(engine: Engine) -> Iterator[None]:
     Inside another block of the same store the calls join that one.
     """
     engine.check_open()
-    if joined_in(engine.store) is not None:
-        yield
+    joined = joined_in(engine.store)
+    if joined is not None:
+        with inner(joined):
+            yield
         return
     made = Transaction(engine)
     before = JOINED.get()

@@ -207,7 +207,7 @@ class WriteBehind:
             raise _closed()
         while (size := self._size()) >= self._queue_max:
             # The reader waits: losing its entries would be worse than being slow. Their writer may wait for it.
-            refuse_inside("what reads leave behind is too much to keep until its end")
+            refuse_inside("what reads leave behind is too much to keep until its end", self._store)
             self._start()
             self._urgent = True
             self._condition.notify_all()
@@ -248,6 +248,7 @@ class WriteBehind:
 
         Raises: Unavailable when writing failed, or when ``timeout_ms`` or the deadline of the call passed.
         """
+        refuse_inside("a call in it waits for what is written behind", self._store)
         self._drain(timeout_ms, to_the_end=False)
 
     def _drain(self, timeout_ms: int | None, *, to_the_end: bool) -> None:

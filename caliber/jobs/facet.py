@@ -15,6 +15,7 @@ from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.errors import InvalidStateTransition, NotFound
 from caliber.model.jobs import Job, JobOutcome, JobState
+from caliber.model.joining import refuse_inside
 from caliber.model.references import Id
 from caliber.model.time import from_us
 from caliber.schema.relations import JOB
@@ -34,6 +35,7 @@ class Jobs:
 
         An open store does so by itself every ``jobs.poll_ms``. Raises: StorageError kinds.
         """
+        refuse_inside("jobs have transactions of their own", self._engine.store)
         return self._jobs.run_due()
 
     def schedules(self) -> list[ScheduledRule]:

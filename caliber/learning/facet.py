@@ -26,6 +26,7 @@ from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.errors import ConstraintViolation, InvalidValue, NotFound, RequiredFieldMissing, Unavailable
 from caliber.model.jobs import JobState
+from caliber.model.joining import refuse_inside
 from caliber.model.learning import Learned
 from caliber.model.references import EntityRef, EntityType, Id, TrajectoryId
 from caliber.model.time import from_us
@@ -66,8 +67,9 @@ class LearningMethods(TaskMethods):
         Raises: InputError kinds; NotFound; ConstraintViolation (a task that ended); Conflict (an id came with another
             message before); Unavailable (with ``learned_id``, ``task`` and ``turns`` once the turns are stored).
         """
-        arguments.as_flag(wait, "wait")
         new = check_messages(self._engine.estimator, self._engine.config.trust.of_turn, messages)
+        if arguments.as_flag(wait, "wait"):
+            refuse_inside("remember learns from what is committed, unless wait=False", self._engine.store)
         with ExitStack() as stack:
             self._engine.check_open()
             settle = self._engine.part(Embeddings).settle

@@ -6,6 +6,7 @@ Source: C-242; docs/api.md.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import os
 import signal
 import threading
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 from support.configs import config
 from support.drawn import needs
+from support.inspection import inspect
 from support.memories import FACT
 from support.threads import at_once, begin
 from support.waits import until
@@ -23,6 +25,8 @@ from support.waits import until
 import caliber
 from caliber.engine import transaction
 from caliber.model.errors import Conflict, InvalidValue, NotFound, TransactionFailed, Unavailable
+from caliber.model.joining import joined_in
+from caliber.storage.bulk.protocol import OnExisting
 
 COUNTER = {
     "name": "counter",
@@ -136,7 +140,14 @@ def test_blocks_join_and_stores_do_not(kept: Any, backend: Any) -> None:
 
 
 def test_what_would_wait_is_refused(kept: Any) -> None:
-    for call in (kept.flush, kept.close, partial(kept.forget, user="ana")):
+    said = [{"role": "user", "content": "My name is Bob."}]
+    fact = kept.records("fact").relation
+    for call in (
+        kept.flush, kept.close, kept.admin.vacuum, kept.admin.maintain, kept.jobs.run_due,
+        partial(kept.forget, user="ana"), partial(kept.remember, said, user="ana"),
+        partial(inspect(kept).store.bulk_load, fact, (), OnExisting.ERROR, print),
+        kept.agents.locks.hold("x", holder="a").__enter__,
+    ):  # fmt: skip
         with pytest.raises(InvalidValue, match="do it outside its block"), kept.transaction():
             call()
     kept.agents.locks.acquire("door", holder="a")
@@ -146,6 +157,59 @@ def test_what_would_wait_is_refused(kept: Any) -> None:
     kept.close()
     with pytest.raises(Unavailable, match="closed"), kept.transaction():
         pass
+
+
+def test_messages_of_a_block_teach_after_it(kept: Any) -> None:
+    said = [{"role": "user", "content": "My name is Bob and I live in Paris."}]
+    with kept.transaction():
+        kept.remember(said, user="bob", wait=False)
+        assert kept.records("turn_buffer").find() == []
+    kept.jobs.run_due()
+    until(lambda: "Paris" in "".join(note.content for note in kept.records("note", user="bob").find()), "nothing", 60)
+
+
+def test_a_block_in_another_one_that_fails_undoes_both(kept: Any) -> None:
+    facts = kept.records("fact")
+
+    def inner() -> None:
+        with kept.transaction():
+            facts.insert(subject="Ada", kind="claim")
+            raise Oops
+
+    def block() -> None:
+        with kept.transaction():
+            facts.insert(subject="Bo", kind="claim")
+            with pytest.raises(Oops):
+                inner()
+
+    with pytest.raises(TransactionFailed, match="a block in it ended with an error"):
+        block()
+    assert facts.find() == []
+
+
+def test_a_call_of_a_block_that_has_ended_is_refused(kept: Any) -> None:
+    facts = kept.records("fact")
+    with kept.transaction():
+        context = contextvars.copy_context()
+        facts.insert(subject="Ada", kind="claim")
+    with pytest.raises(TransactionFailed, match="its block has ended"):
+        context.run(facts.insert, {"subject": "Bo", "kind": "claim"})
+    assert facts.count() == 1
+
+
+def test_a_child_process_cannot_end_a_block_of_its_parent(tmp_path: Path) -> None:
+    with caliber.open(config(str(tmp_path / "store.db"), memories=[FACT]), create=True) as memory:
+        with memory.transaction():
+            memory.records("fact").insert(subject="Ada", kind="claim")
+            child = os.fork()
+            if not child:
+                try:
+                    joined_in(inspect(memory).store).commit()  # type: ignore[union-attr]
+                except Unavailable:
+                    os._exit(3)
+                os._exit(4)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+        assert memory.records("fact").count() == 1
 
 
 def test_nothing_is_lost_of_what_many_count(kept: Any) -> None:
@@ -191,7 +255,7 @@ def test_a_block_that_makes_no_call_is_given_up(kept: Any, monkeypatch: pytest.M
             )
             facts.insert(subject="Ada", kind="claim")
 
-    with pytest.raises(TransactionFailed, match=r"made no call for 0.05 s"):
+    with pytest.raises(TransactionFailed, match=r"wrote nothing for 0.05 s"):
         block()
     assert facts.find() == []
 
@@ -250,6 +314,26 @@ def test_asynchronous_calls_share_one(backend: Any) -> None:
 
     backend.create(backend.config(memories=[FACT]))
     asyncio.run(main())
+
+
+def test_a_block_goes_on_while_writers_wait_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transaction, "IDLE_S", 5)
+
+    async def move(memory: Any, name: str) -> None:
+        async with memory.transaction():
+            for _ in range(2):
+                await memory.records("fact").insert(subject=name, kind="claim")
+                await asyncio.sleep(0)
+
+    async def main() -> int:
+        settings = config(str(tmp_path / "store.db"), memories=[FACT])
+        await caliber.aio.create(settings)
+        async with await caliber.aio.open(settings) as memory:
+            plain = [memory.records("fact").insert(subject="plain", kind="claim") for _ in range(40)]
+            await asyncio.gather(*(move(memory, f"{at}") for at in range(8)), *plain)
+            return await memory.records("fact").count()  # type: ignore[no-any-return]
+
+    assert asyncio.run(main()) == 56
 
 
 async def _failing(memory: Any) -> None:

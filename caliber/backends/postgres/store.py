@@ -29,7 +29,7 @@ from caliber.backends.postgres.writing.notify import CommitNotifier, channel_of,
 from caliber.backends.postgres.writing.writer import Limits, PostgresWriter
 from caliber.model.context import ContextPersistence
 from caliber.model.errors import InternalError, InvalidConfigValue, InvalidValue, MissingRequired, TransactionFailed
-from caliber.model.joining import JOINED, joined_in
+from caliber.model.joining import JOINED, joined_in, refuse_inside
 from caliber.model.process.interrupts import managed
 from caliber.model.progress import Progress
 from caliber.schema.memory_types import MemoryType
@@ -348,6 +348,7 @@ class PostgresStore:
         self, relation: Relation, batches: Iterable[Batch], on_existing: OnExisting, progress: Progress
     ) -> BulkReport:
         self._check_open()
+        refuse_inside("a load is a transaction of its own", self)
         report = self._bulk.load(relation, batches, on_existing, progress)
         self._writer.apply_foreign_changes()
         return report

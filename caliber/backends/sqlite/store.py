@@ -33,7 +33,7 @@ from caliber.backends.sqlite.statements import STATEMENTS
 from caliber.backends.sqlite.writer import SqliteWriter
 from caliber.model.context import ContextPersistence
 from caliber.model.errors import IncompatibleOptions
-from caliber.model.joining import JOINED, joined_in
+from caliber.model.joining import JOINED, joined_in, refuse_inside
 from caliber.model.process.interrupts import managed
 from caliber.model.progress import Progress
 from caliber.schema.relation import Relation
@@ -155,6 +155,7 @@ class SqliteStore:
         from caliber.backends.sqlite import bulk
 
         self._check_open()
+        refuse_inside("a load is a transaction of its own", self)
         plans = self.plans[relation.name]
         return self._writer.bulk(
             lambda connection, record: bulk.load(connection, plans, batches, on_existing, progress, record)
@@ -190,6 +191,8 @@ class SqliteStore:
     @managed
     def _reading(self) -> Iterator[SqliteConnection]:
         self._check_open()
+        if self._options.in_memory:  # where a reader waits for the writer
+            refuse_inside("a call in it reads the database", self)
         holder = object()
         connection = None
         try:
@@ -336,6 +339,7 @@ class SqliteStore:
     def _exclusive(self) -> Iterator[None]:
         """Keep transactions out while the writer's connection is used for something else."""
         self._check_open()
+        refuse_inside("a call in it needs the connection of the writer", self)
         with self._writer.exclusive():
             self._check_open()  # it may have been closed while this waited
             yield

@@ -43,7 +43,7 @@ class _Shares(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def _shares_of(plan: AssemblyPlan) -> _Shares:
+def shares_of(plan: AssemblyPlan) -> _Shares:
     sections, told = plan.sections, plan.told
     after = range(plan.user.index + 1, plan.current.index)
     # Text before the conversation must not change with the query; rules share strictly by priority.
@@ -75,7 +75,7 @@ class Filling:
         self.source: memoryview = sources.data
         self.number: memoryview = candidates[kernel.NUMBER].data
         self.lead: memoryview = candidates[kernel.LEAD].data
-        self.shares = shares = _shares_of(plan)
+        self.shares = shares = shares_of(plan)
         self.compressed = candidates[kernel.SHORT]
         self.compressed[:] = -1
         least = int(self.costs.min()) if count else 0

@@ -28,7 +28,6 @@ from typing import Any, Final, TypeVar, cast
 
 from caliber.model.deadline import earliest
 from caliber.model.errors import CaliberError, TransactionFailed, Unavailable
-from caliber.model.joining import refuse_inside
 from caliber.model.process.interrupts import managed, may_be_interrupted
 from caliber.storage.compile.codec import Row
 from caliber.storage.compile.session import GRACE_S
@@ -186,10 +185,8 @@ class GroupWriter:
     def exclusive(self) -> Iterator[None]:
         """Keep transactions out while the connection is used for something else; for writers with one leader.
 
-        Raises: Unavailable when the calling thread's deadline passed before the line was free; InvalidValue inside a
-            transaction.
+        Raises: Unavailable when the calling thread's deadline passed before the line was free.
         """
-        refuse_inside("a call in it needs the connection of the writer")
         request = Request(_nothing, exclusive=True)
         batch = Batch(request)
         try:

@@ -15,4 +15,4 @@ def set_limits(patch: pytest.MonkeyPatch, **numbers: Any) -> None:
     for name, value in numbers.items():
         patch.setattr(limits, name.upper(), value)
     # Worked out anew: what is kept of a plan was made with other numbers.
-    patch.setattr(state, "_shares_of", getattr(state._shares_of, "__wrapped__", state._shares_of))
+    patch.setattr(state, "shares_of", getattr(state.shares_of, "__wrapped__", state.shares_of))
