@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextvars
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
@@ -24,6 +23,8 @@ from caliber.storage.waiting import DeadlineLock, starting
 from caliber.storage.write.group import finish
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from caliber.engine.engine import Engine
     from caliber.storage.write.unit_of_work import UnitOfWork
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Executor
 from contextvars import ContextVar
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from caliber.model.errors import InvalidValue
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
 
 
 class JoinedTransaction(Protocol):
