@@ -53,11 +53,12 @@ class Worker:
         try:
             with self._lock:
                 if self._thread is None:
-                    thread = threading.Thread(target=self._whole, name=self.name, daemon=True)
-                    thread.start()
-                    self._thread = thread
+                    # Set first: who closes what it uses, just as it starts, has to know of it.
+                    self._thread = threading.Thread(target=self._whole, name=self.name, daemon=True)
+                    self._thread.start()
         except RuntimeError as error:
             let_through(error)
+            self._thread = None
             refused.append(error)
         finally:
             begun.release()
