@@ -130,7 +130,7 @@ class Decided:
         if code is DecisionCode.EXCLUDED_EVICTED:
             number, first = int(self.ranked[TURN_NUMBER][place]), self.filled.first_turn
             if first is None:
-                return f"turn {number} left: this window shows no turns but the last user message and open calls"
+                return f"turn {number} left: before the last user message this window shows open calls alone"
             return f"turn {number} left with its block: the turns of this window begin at turn {first}"
         if code is DecisionCode.EXCLUDED_SHOWN:
             if source in (SUMMARY, BLOCK):

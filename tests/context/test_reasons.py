@@ -163,9 +163,10 @@ class Twin:
             # The last user message and open calls are shown wherever the others begin.
             must = {self.of(TURN_NUMBER, at) for at in self.inside if self.of(MARK, at) & MUST}
             rest = self.numbers - must - {self.of(TURN_NUMBER, at) for at in self.decided.filled.earlier}
-            if not rest:
-                return f"turn {number} left: this window shows no turns but the last user message and open calls"
             first = self.decided.filled.first_turn
+            if first is None:
+                assert not any(shown < max(must) for shown in rest)
+                return f"turn {number} left: before the last user message this window shows open calls alone"
             assert number < first <= min(rest)
             return f"turn {number} left with its block: the turns of this window begin at turn {first}"
         if code is DecisionCode.EXCLUDED_GROUP:
