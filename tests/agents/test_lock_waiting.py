@@ -295,7 +295,7 @@ def test_the_asynchronous_form_waits_and_renews(backend: Any) -> None:
     async def run() -> None:
         async with await caliber.aio.open(config) as memory:
             locks = memory.agents.locks
-            async with locks.hold("file", holder="a", lease_ms=900) as token:
+            async with locks.hold("file", holder="a", lease_ms=2_400) as token:
                 tasks = [
                     asyncio.create_task(locks.acquire("file", holder=f"h{at}", wait_ms=LONG_MS)) for at in range(3)
                 ]
