@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from importlib.util import find_spec
 from typing import Any
 
@@ -225,6 +226,20 @@ NO_TURNS = {
     NO_TURNS,
     {"max_tokens": 1, "query": '"ab" b*', "query_embedding": None, "extra_sections": {}},
 )
+@example(  # a result whose call was said before the turns that a conversation may show
+    {**NOTHING, "turns": [("tools", (b"", [b"b"], True)), ("user", b""), ("user", b"")]},
+    {
+        "assembly.order": "stable_first", "assembly.evict_block_turns": 1, "assembly.fill_ratio": 0.5,
+        "assembly.message_overhead_tokens": 0, "assembly.section_shares": {}, "assembly.separator": "",
+        "assembly.section_headers": False, "recall.from": "trajectory", "recall.limit": 3, "recall.length_weight": 0.0,
+        "tokens.bytes_per_token": 0.5, "tokens.estimator": "bytes", "section_priorities.custom": [["facts", 2]],
+        "search.weights": LEGS, "search.normalisation": "peak", "search.fusion": "weighted", "search.diversity": 0.0,
+        "search.boosts.question": 0.0, "min_relevance_threshold": 0.6,
+        **{f"pcp.dosage.max_{kind}_in_window": 0 for kind in ("artifacts", "notes", "scopes")},
+    },
+    {**NO_TURNS, "critical_priority": 0, "compress_ratio": 0.1, "max_turns": 4},
+    {"max_tokens": 54, "query": "a 漢 or b", "query_embedding": [0.0] * 4, "extra_sections": {}},
+)  # fmt: skip
 def test_every_window_keeps_its_promises(
     memory: dict[str, Any], options: dict[str, Any], some: dict[str, Any], call: dict[str, Any]
 ) -> None:
@@ -342,17 +357,17 @@ def _shared_promises(world: Any, config: Any, call: dict[str, Any], window: Any)
 
     # the conversation is the end of what was said, but for what must enter by itself
     shown = {source.id for section in conversation for source in section.sources}
-    reasons = {
-        d.target_id: d.rule_id for d in window.assembly_trace if d.source_type is SourceType.TURN and d.rank < 10**6
-    }
+    reasons = {d.target_id: d.rule_id for d in window.assembly_trace if d.section in ("user", "current")}
+    made, answers = (turns.layout.codec.index(name) for name in ("tool_calls", "tool_call_id"))
+    within = {call[0] for row in own for call in json.loads(turns.packed(row)[made])}
     older = next((section for section in window.sections if section.name == "user"), None)
     if older is not None:
         first = [turns.entity_id(row) for row in own].index(older.sources[0].id)
         for row in own[first:]:
-            key = turns.entity_id(row)
-            if turns.packed(row)[turns.layout.codec.index("tool_call_id")] == "nobody asked":
-                continue  # no provider takes a result without a call; it may be recalled or not
-            assert key in shown or reasons.get(key) in ("group_limit", "budget_limit", "standard_inclusion", None), key
+            key, answered = turns.entity_id(row), turns.packed(row)[answers]
+            if answered is not None and answered not in within:
+                continue  # no provider takes a result without its call; it may be recalled or not
+            assert key in shown or reasons[key] in ("group_limit", "budget_limit", "standard_inclusion"), key
 
     # what is recalled: of whom it may be, no turn that the conversation shows, nothing without a query
     recalled = [section for section in window.sections if section.name == "recall"]
@@ -395,8 +410,6 @@ def _groups(memory: dict[str, Any], world: Any) -> list[tuple[int, int]]:
     rows = world.memory.snapshot["turn"]
     place = rows.layout.codec.index("tool_calls")
     out = []
-    import json
-
     for row in rows.rows().tolist():
         calls = json.loads(rows.packed(row)[place])
         if calls and calls[0][0].startswith("c"):
