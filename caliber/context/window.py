@@ -108,7 +108,11 @@ def build_window(facts: WindowFacts, decided: Decided, rendered: RenderedTexts, 
 
 
 def _body(decided: Decided, item: FilledSection, rendered: RenderedTexts) -> str:
-    return item.section.header + "".join([between + text for between, text in _pieces(decided, item, rendered)])
+    if not item.passages and not item.days:
+        body = decided.plan.separator.join(map(rendered.texts.__getitem__, item.places))
+    else:
+        body = "".join([between + text for between, text in _pieces(decided, item, rendered)])
+    return item.section.header + body
 
 
 def _pieces(decided: Decided, item: FilledSection, rendered: RenderedTexts) -> list[tuple[str, str]]:

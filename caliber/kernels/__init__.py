@@ -44,7 +44,7 @@ if TYPE_CHECKING:
         open_estimator,
     )
     from caliber.kernels.vectors.matrix import Metric, Snapshot, VectorMatrix
-    from caliber.kernels.vectors.similarity import Pairs, cosine_batch, cosine_topk, pairs_above
+    from caliber.kernels.vectors.similarity import Pairs, cosine_batch, cosine_topk, near_groups, pairs_above
 
 __all__ = [
     "PHRASE_MAX",
@@ -79,6 +79,7 @@ __all__ = [
     "estimate_tokens_batch",
     "estimate_tokens_spans",
     "forced_path",
+    "near_groups",
     "open_estimator",
     "open_evaluator",
     "pairs_above",
@@ -112,7 +113,7 @@ _HOME = {
         "words_of",
     ),
     "rank": ("FillDecision", "RankColumns", "rank_and_fill"),
-    "vectors.similarity": ("Pairs", "cosine_batch", "cosine_topk", "pairs_above"),
+    "vectors.similarity": ("Pairs", "cosine_batch", "cosine_topk", "near_groups", "pairs_above"),
     "tokens.counting": (
         "estimate_tokens",
         "estimate_tokens_batch",

@@ -281,8 +281,10 @@ class Generation:
 
     def read_once(self, what: str, rows: Sequence[int], read: Callable[[list[int]], Iterable[V]]) -> list[V]:
         """Return a value of each row that ``read`` makes once; it is kept for as long as the text is in memory."""
-        kept = self.readings(what)
-        found = {row: kept.get(row) for row in rows}
+        known: list[V | None] = list(map(self.readings(what).get, rows))
+        if None not in known:
+            return cast(list[V], known)
+        found = dict(zip(rows, known, strict=True))
         new = [row for row, value in found.items() if value is None]
         for row, value in zip(new, read(new) if new else (), strict=True):
             found[row] = value

@@ -585,19 +585,19 @@ static void (*_cffi_call_python_org)(struct _cffi_externpy_s *, char *);
 
 static void *_cffi_types[] = {
 /*  0 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(cal_copy_column const *, size_t, size_t, size_t, uint8_t *, size_t, size_t *, size_t *, size_t *, cal_copy_fault *)
-/*  1 */ _CFFI_OP(_CFFI_OP_POINTER, 390), // cal_copy_column const *
+/*  1 */ _CFFI_OP(_CFFI_OP_POINTER, 399), // cal_copy_column const *
 /*  2 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28), // size_t
 /*  3 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /*  4 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/*  5 */ _CFFI_OP(_CFFI_OP_POINTER, 420), // uint8_t *
+/*  5 */ _CFFI_OP(_CFFI_OP_POINTER, 429), // uint8_t *
 /*  6 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /*  7 */ _CFFI_OP(_CFFI_OP_POINTER, 2), // size_t *
 /*  8 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
 /*  9 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
-/* 10 */ _CFFI_OP(_CFFI_OP_POINTER, 391), // cal_copy_fault *
+/* 10 */ _CFFI_OP(_CFFI_OP_POINTER, 400), // cal_copy_fault *
 /* 11 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /* 12 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(cal_part const *, size_t, size_t, int64_t const *, size_t, int64_t const *, size_t, double *)
-/* 13 */ _CFFI_OP(_CFFI_OP_POINTER, 393), // cal_part const *
+/* 13 */ _CFFI_OP(_CFFI_OP_POINTER, 402), // cal_part const *
 /* 14 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 15 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 16 */ _CFFI_OP(_CFFI_OP_POINTER, 100), // int64_t const *
@@ -612,7 +612,7 @@ static void *_cffi_types[] = {
 /* 25 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 26 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
 /* 27 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 28 */ _CFFI_OP(_CFFI_OP_POINTER, 420), // uint8_t const *
+/* 28 */ _CFFI_OP(_CFFI_OP_POINTER, 429), // uint8_t const *
 /* 29 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14), // double
 /* 30 */ _CFFI_OP(_CFFI_OP_POINTER, 40), // uint64_t const *
 /* 31 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
@@ -623,7 +623,7 @@ static void *_cffi_types[] = {
 /* 36 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
 /* 37 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /* 38 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(cal_postings *, uint64_t, uint32_t const *, int64_t const *, size_t, uint64_t const *, uint32_t const *, uint8_t const *, size_t, uint32_t *, uint32_t *, uint32_t *, uint8_t *, size_t *)
-/* 39 */ _CFFI_OP(_CFFI_OP_POINTER, 394), // cal_postings *
+/* 39 */ _CFFI_OP(_CFFI_OP_POINTER, 403), // cal_postings *
 /* 40 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24), // uint64_t
 /* 41 */ _CFFI_OP(_CFFI_OP_POINTER, 89), // uint32_t const *
 /* 42 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
@@ -639,7 +639,7 @@ static void *_cffi_types[] = {
 /* 52 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
 /* 53 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /* 54 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(cal_postings const *, int64_t const *, uint32_t const *, double const *, double const *, size_t, size_t, uint8_t const *, uint8_t const *, uint32_t const *, double, double, double, double, cal_lending const *, double *, uint32_t *, uint32_t *, size_t, int64_t *, double *, double *, size_t *)
-/* 55 */ _CFFI_OP(_CFFI_OP_POINTER, 394), // cal_postings const *
+/* 55 */ _CFFI_OP(_CFFI_OP_POINTER, 403), // cal_postings const *
 /* 56 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
 /* 57 */ _CFFI_OP(_CFFI_OP_NOOP, 41),
 /* 58 */ _CFFI_OP(_CFFI_OP_POINTER, 29), // double const *
@@ -653,7 +653,7 @@ static void *_cffi_types[] = {
 /* 66 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14),
 /* 67 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14),
 /* 68 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14),
-/* 69 */ _CFFI_OP(_CFFI_OP_POINTER, 392), // cal_lending const *
+/* 69 */ _CFFI_OP(_CFFI_OP_POINTER, 401), // cal_lending const *
 /* 70 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
 /* 71 */ _CFFI_OP(_CFFI_OP_NOOP, 48),
 /* 72 */ _CFFI_OP(_CFFI_OP_NOOP, 48),
@@ -681,7 +681,7 @@ static void *_cffi_types[] = {
 /* 94 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
 /* 95 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /* 96 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(cal_rank_columns const *, size_t, size_t, int64_t, int32_t const *, int32_t const *, int32_t, float, uint64_t *, size_t, int64_t *, uint8_t *)
-/* 97 */ _CFFI_OP(_CFFI_OP_POINTER, 395), // cal_rank_columns const *
+/* 97 */ _CFFI_OP(_CFFI_OP_POINTER, 404), // cal_rank_columns const *
 /* 98 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 99 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 100 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23), // int64_t
@@ -695,7 +695,7 @@ static void *_cffi_types[] = {
 /* 108 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
 /* 109 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /* 110 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(cal_uuid7_state *, uint64_t, uint8_t const *, size_t, size_t, uint8_t *)
-/* 111 */ _CFFI_OP(_CFFI_OP_POINTER, 397), // cal_uuid7_state *
+/* 111 */ _CFFI_OP(_CFFI_OP_POINTER, 406), // cal_uuid7_state *
 /* 112 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
 /* 113 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
 /* 114 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
@@ -703,7 +703,7 @@ static void *_cffi_types[] = {
 /* 116 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
 /* 117 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /* 118 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(cal_words *)
-/* 119 */ _CFFI_OP(_CFFI_OP_POINTER, 398), // cal_words *
+/* 119 */ _CFFI_OP(_CFFI_OP_POINTER, 407), // cal_words *
 /* 120 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /* 121 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(cal_words *, uint8_t const *, size_t, int64_t const *, size_t, uint32_t *, size_t, int64_t *, size_t *)
 /* 122 */ _CFFI_OP(_CFFI_OP_NOOP, 119),
@@ -717,8 +717,8 @@ static void *_cffi_types[] = {
 /* 130 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
 /* 131 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /* 132 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(char const *, void *)
-/* 133 */ _CFFI_OP(_CFFI_OP_POINTER, 399), // char const *
-/* 134 */ _CFFI_OP(_CFFI_OP_POINTER, 421), // void *
+/* 133 */ _CFFI_OP(_CFFI_OP_POINTER, 408), // char const *
+/* 134 */ _CFFI_OP(_CFFI_OP_POINTER, 430), // void *
 /* 135 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /* 136 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(double const *, size_t, int64_t const *, uint64_t const *, size_t, int64_t *, float *, size_t *)
 /* 137 */ _CFFI_OP(_CFFI_OP_NOOP, 58),
@@ -804,208 +804,217 @@ static void *_cffi_types[] = {
 /* 217 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
 /* 218 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, cal_segment const *, size_t, float, size_t, int8_t *, int64_t *, int64_t *, float *, size_t *, int32_t *)
 /* 219 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 220 */ _CFFI_OP(_CFFI_OP_POINTER, 396), // cal_segment const *
+/* 220 */ _CFFI_OP(_CFFI_OP_POINTER, 405), // cal_segment const *
 /* 221 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 222 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
 /* 223 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 224 */ _CFFI_OP(_CFFI_OP_POINTER, 416), // int8_t *
+/* 224 */ _CFFI_OP(_CFFI_OP_POINTER, 425), // int8_t *
 /* 225 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
 /* 226 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
 /* 227 */ _CFFI_OP(_CFFI_OP_NOOP, 34),
 /* 228 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
 /* 229 */ _CFFI_OP(_CFFI_OP_POINTER, 103), // int32_t *
 /* 230 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 231 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, float const *, size_t, size_t, double *)
+/* 231 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, cal_segment const *, size_t, float, uint8_t const *, int8_t *, int64_t *)
 /* 232 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 233 */ _CFFI_OP(_CFFI_OP_NOOP, 147),
+/* 233 */ _CFFI_OP(_CFFI_OP_NOOP, 220),
 /* 234 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 235 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 236 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
-/* 237 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 238 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, float const *, float, int8_t *, float *, float *, uint8_t *)
-/* 239 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 240 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 241 */ _CFFI_OP(_CFFI_OP_NOOP, 220),
-/* 242 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 243 */ _CFFI_OP(_CFFI_OP_NOOP, 147),
-/* 244 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
-/* 245 */ _CFFI_OP(_CFFI_OP_NOOP, 224),
-/* 246 */ _CFFI_OP(_CFFI_OP_NOOP, 34),
-/* 247 */ _CFFI_OP(_CFFI_OP_NOOP, 34),
-/* 248 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
-/* 249 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 250 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, size_t, float const *, size_t, size_t, float, uint8_t const *, uint64_t const *, void *, size_t, int64_t *, float *, size_t *)
-/* 251 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 252 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 253 */ _CFFI_OP(_CFFI_OP_NOOP, 220),
-/* 254 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 255 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 256 */ _CFFI_OP(_CFFI_OP_NOOP, 147),
-/* 257 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 258 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 259 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
-/* 260 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
-/* 261 */ _CFFI_OP(_CFFI_OP_NOOP, 30),
-/* 262 */ _CFFI_OP(_CFFI_OP_NOOP, 134),
+/* 235 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
+/* 236 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
+/* 237 */ _CFFI_OP(_CFFI_OP_NOOP, 224),
+/* 238 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
+/* 239 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 240 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, float const *, size_t, size_t, double *)
+/* 241 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 242 */ _CFFI_OP(_CFFI_OP_NOOP, 147),
+/* 243 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 244 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 245 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
+/* 246 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 247 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, float const *, float, int8_t *, float *, float *, uint8_t *)
+/* 248 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 249 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 250 */ _CFFI_OP(_CFFI_OP_NOOP, 220),
+/* 251 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 252 */ _CFFI_OP(_CFFI_OP_NOOP, 147),
+/* 253 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
+/* 254 */ _CFFI_OP(_CFFI_OP_NOOP, 224),
+/* 255 */ _CFFI_OP(_CFFI_OP_NOOP, 34),
+/* 256 */ _CFFI_OP(_CFFI_OP_NOOP, 34),
+/* 257 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
+/* 258 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 259 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, size_t, float const *, size_t, size_t, float, uint8_t const *, uint64_t const *, void *, size_t, int64_t *, float *, size_t *)
+/* 260 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 261 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 262 */ _CFFI_OP(_CFFI_OP_NOOP, 220),
 /* 263 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 264 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
-/* 265 */ _CFFI_OP(_CFFI_OP_NOOP, 34),
-/* 266 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
-/* 267 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 268 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, size_t, size_t, float const *, double, int64_t const *, size_t, float *)
-/* 269 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 270 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 271 */ _CFFI_OP(_CFFI_OP_NOOP, 220),
+/* 264 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 265 */ _CFFI_OP(_CFFI_OP_NOOP, 147),
+/* 266 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 267 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 268 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 13),
+/* 269 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
+/* 270 */ _CFFI_OP(_CFFI_OP_NOOP, 30),
+/* 271 */ _CFFI_OP(_CFFI_OP_NOOP, 134),
 /* 272 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 273 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 274 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 275 */ _CFFI_OP(_CFFI_OP_NOOP, 147),
-/* 276 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14),
-/* 277 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
-/* 278 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 279 */ _CFFI_OP(_CFFI_OP_NOOP, 34),
-/* 280 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 281 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, int32_t, float const *, double const *, size_t, size_t, float const *, double const *, size_t, float *)
-/* 282 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 283 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 273 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
+/* 274 */ _CFFI_OP(_CFFI_OP_NOOP, 34),
+/* 275 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
+/* 276 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 277 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, int32_t, cal_segment const *, size_t, size_t, size_t, float const *, double, int64_t const *, size_t, float *)
+/* 278 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 279 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 280 */ _CFFI_OP(_CFFI_OP_NOOP, 220),
+/* 281 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 282 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 283 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 284 */ _CFFI_OP(_CFFI_OP_NOOP, 147),
-/* 285 */ _CFFI_OP(_CFFI_OP_NOOP, 58),
-/* 286 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 285 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 14),
+/* 286 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
 /* 287 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 288 */ _CFFI_OP(_CFFI_OP_NOOP, 147),
-/* 289 */ _CFFI_OP(_CFFI_OP_NOOP, 58),
-/* 290 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 291 */ _CFFI_OP(_CFFI_OP_NOOP, 34),
-/* 292 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 293 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, int32_t, float const *, size_t, size_t, float const *, double *)
-/* 294 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 295 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 296 */ _CFFI_OP(_CFFI_OP_NOOP, 147),
-/* 297 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 298 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 299 */ _CFFI_OP(_CFFI_OP_NOOP, 147),
-/* 300 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
+/* 288 */ _CFFI_OP(_CFFI_OP_NOOP, 34),
+/* 289 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 290 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, int32_t, float const *, double const *, size_t, size_t, float const *, double const *, size_t, float *)
+/* 291 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 292 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 293 */ _CFFI_OP(_CFFI_OP_NOOP, 147),
+/* 294 */ _CFFI_OP(_CFFI_OP_NOOP, 58),
+/* 295 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 296 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 297 */ _CFFI_OP(_CFFI_OP_NOOP, 147),
+/* 298 */ _CFFI_OP(_CFFI_OP_NOOP, 58),
+/* 299 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 300 */ _CFFI_OP(_CFFI_OP_NOOP, 34),
 /* 301 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 302 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, int32_t, uint8_t const *, size_t, int32_t const *, size_t, int64_t *)
+/* 302 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, int32_t, float const *, size_t, size_t, float const *, double *)
 /* 303 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
 /* 304 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
-/* 305 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
+/* 305 */ _CFFI_OP(_CFFI_OP_NOOP, 147),
 /* 306 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 307 */ _CFFI_OP(_CFFI_OP_NOOP, 101),
-/* 308 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 309 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
+/* 307 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 308 */ _CFFI_OP(_CFFI_OP_NOOP, 147),
+/* 309 */ _CFFI_OP(_CFFI_OP_NOOP, 20),
 /* 310 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 311 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, int32_t, uint8_t const *, size_t, int64_t const *, size_t, int64_t *)
+/* 311 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, int32_t, uint8_t const *, size_t, int32_t const *, size_t, int64_t *)
 /* 312 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
 /* 313 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
 /* 314 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
 /* 315 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 316 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
+/* 316 */ _CFFI_OP(_CFFI_OP_NOOP, 101),
 /* 317 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 318 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
 /* 319 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 320 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, int32_t, uint8_t const *, size_t, int64_t, size_t *)
+/* 320 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, int32_t, uint8_t const *, size_t, int64_t const *, size_t, int64_t *)
 /* 321 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
 /* 322 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
 /* 323 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
 /* 324 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 325 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23),
-/* 326 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
-/* 327 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 328 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, uint8_t const *, size_t, int32_t const *, size_t, uint8_t *)
-/* 329 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 330 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
-/* 331 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 332 */ _CFFI_OP(_CFFI_OP_NOOP, 101),
+/* 325 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
+/* 326 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 327 */ _CFFI_OP(_CFFI_OP_NOOP, 33),
+/* 328 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 329 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, int32_t, uint8_t const *, size_t, int64_t, size_t *)
+/* 330 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 331 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 21),
+/* 332 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
 /* 333 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 334 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
-/* 335 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 336 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, uint8_t const *, size_t, int64_t const *, size_t, uint8_t *)
-/* 337 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
-/* 338 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
-/* 339 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 340 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
-/* 341 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 342 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
-/* 343 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 344 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint64_t)
-/* 345 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
-/* 346 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 347 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint8_t const * const *, int64_t const *, size_t, uint64_t const *, uint32_t const *, size_t, uint32_t const *, size_t, uint32_t *)
-/* 348 */ _CFFI_OP(_CFFI_OP_POINTER, 28), // uint8_t const * const *
+/* 334 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 23),
+/* 335 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
+/* 336 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 337 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, uint8_t const *, size_t, int32_t const *, size_t, uint8_t *)
+/* 338 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 339 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
+/* 340 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 341 */ _CFFI_OP(_CFFI_OP_NOOP, 101),
+/* 342 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 343 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
+/* 344 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 345 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint32_t, uint8_t const *, size_t, int64_t const *, size_t, uint8_t *)
+/* 346 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 22),
+/* 347 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
+/* 348 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 349 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
 /* 350 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 351 */ _CFFI_OP(_CFFI_OP_NOOP, 30),
-/* 352 */ _CFFI_OP(_CFFI_OP_NOOP, 41),
-/* 353 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 354 */ _CFFI_OP(_CFFI_OP_NOOP, 41),
-/* 355 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 356 */ _CFFI_OP(_CFFI_OP_NOOP, 48),
-/* 357 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 358 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint8_t const *, size_t, cal_copy_buffer *, size_t, size_t, cal_copy_fault *)
-/* 359 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
-/* 360 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 361 */ _CFFI_OP(_CFFI_OP_POINTER, 389), // cal_copy_buffer *
+/* 351 */ _CFFI_OP(_CFFI_OP_NOOP, 5),
+/* 352 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 353 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint64_t)
+/* 354 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 24),
+/* 355 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 356 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint8_t const * const *, int64_t const *, size_t, uint64_t const *, uint32_t const *, size_t, uint32_t const *, size_t, uint32_t *)
+/* 357 */ _CFFI_OP(_CFFI_OP_POINTER, 28), // uint8_t const * const *
+/* 358 */ _CFFI_OP(_CFFI_OP_NOOP, 16),
+/* 359 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 360 */ _CFFI_OP(_CFFI_OP_NOOP, 30),
+/* 361 */ _CFFI_OP(_CFFI_OP_NOOP, 41),
 /* 362 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 363 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 364 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
-/* 365 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 366 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint8_t const *, size_t, cal_copy_buffer const *, size_t, size_t, size_t *, size_t *, int32_t *, uint64_t *, cal_copy_fault *)
-/* 367 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
-/* 368 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 369 */ _CFFI_OP(_CFFI_OP_POINTER, 389), // cal_copy_buffer const *
-/* 370 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 363 */ _CFFI_OP(_CFFI_OP_NOOP, 41),
+/* 364 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 365 */ _CFFI_OP(_CFFI_OP_NOOP, 48),
+/* 366 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 367 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint8_t const *, size_t, cal_copy_buffer *, size_t, size_t, cal_copy_fault *)
+/* 368 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
+/* 369 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 370 */ _CFFI_OP(_CFFI_OP_POINTER, 398), // cal_copy_buffer *
 /* 371 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 372 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
-/* 373 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
-/* 374 */ _CFFI_OP(_CFFI_OP_NOOP, 229),
-/* 375 */ _CFFI_OP(_CFFI_OP_NOOP, 105),
-/* 376 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
-/* 377 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 378 */ _CFFI_OP(_CFFI_OP_FUNCTION, 2), // size_t()(size_t, size_t)
+/* 372 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 373 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
+/* 374 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 375 */ _CFFI_OP(_CFFI_OP_FUNCTION, 103), // int32_t()(uint8_t const *, size_t, cal_copy_buffer const *, size_t, size_t, size_t *, size_t *, int32_t *, uint64_t *, cal_copy_fault *)
+/* 376 */ _CFFI_OP(_CFFI_OP_NOOP, 28),
+/* 377 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 378 */ _CFFI_OP(_CFFI_OP_POINTER, 398), // cal_copy_buffer const *
 /* 379 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
 /* 380 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 381 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 382 */ _CFFI_OP(_CFFI_OP_FUNCTION, 2), // size_t()(size_t, size_t, size_t)
-/* 383 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 384 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
-/* 385 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 381 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
+/* 382 */ _CFFI_OP(_CFFI_OP_NOOP, 7),
+/* 383 */ _CFFI_OP(_CFFI_OP_NOOP, 229),
+/* 384 */ _CFFI_OP(_CFFI_OP_NOOP, 105),
+/* 385 */ _CFFI_OP(_CFFI_OP_NOOP, 10),
 /* 386 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 387 */ _CFFI_OP(_CFFI_OP_FUNCTION, 89), // uint32_t()(void)
-/* 388 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
-/* 389 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 0), // cal_copy_buffer
-/* 390 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 1), // cal_copy_column
-/* 391 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 2), // cal_copy_fault
-/* 392 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 3), // cal_lending
-/* 393 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 4), // cal_part
-/* 394 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 5), // cal_postings
-/* 395 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 6), // cal_rank_columns
-/* 396 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 7), // cal_segment
-/* 397 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 8), // cal_uuid7_state
-/* 398 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 9), // cal_words
-/* 399 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 2), // char
-/* 400 */ _CFFI_OP(_CFFI_OP_ENUM, 1), // enum $10
-/* 401 */ _CFFI_OP(_CFFI_OP_ENUM, 2), // enum $11
-/* 402 */ _CFFI_OP(_CFFI_OP_ENUM, 3), // enum $12
-/* 403 */ _CFFI_OP(_CFFI_OP_ENUM, 4), // enum $13
-/* 404 */ _CFFI_OP(_CFFI_OP_ENUM, 5), // enum $14
-/* 405 */ _CFFI_OP(_CFFI_OP_ENUM, 6), // enum $15
-/* 406 */ _CFFI_OP(_CFFI_OP_ENUM, 7), // enum $16
-/* 407 */ _CFFI_OP(_CFFI_OP_ENUM, 0), // enum $1
-/* 408 */ _CFFI_OP(_CFFI_OP_ENUM, 8), // enum $2
-/* 409 */ _CFFI_OP(_CFFI_OP_ENUM, 9), // enum $3
-/* 410 */ _CFFI_OP(_CFFI_OP_ENUM, 10), // enum $4
-/* 411 */ _CFFI_OP(_CFFI_OP_ENUM, 11), // enum $5
-/* 412 */ _CFFI_OP(_CFFI_OP_ENUM, 12), // enum $6
-/* 413 */ _CFFI_OP(_CFFI_OP_ENUM, 13), // enum $7
-/* 414 */ _CFFI_OP(_CFFI_OP_ENUM, 14), // enum $8
-/* 415 */ _CFFI_OP(_CFFI_OP_ENUM, 15), // enum $9
-/* 416 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 17), // int8_t
-/* 417 */ _CFFI_OP(_CFFI_OP_POINTER, 418), // uint16_t *
-/* 418 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 20), // uint16_t
-/* 419 */ _CFFI_OP(_CFFI_OP_POINTER, 48), // uint32_t * const *
-/* 420 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 18), // uint8_t
-/* 421 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 0), // void
+/* 387 */ _CFFI_OP(_CFFI_OP_FUNCTION, 2), // size_t()(size_t, size_t)
+/* 388 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 389 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 390 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 391 */ _CFFI_OP(_CFFI_OP_FUNCTION, 2), // size_t()(size_t, size_t, size_t)
+/* 392 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 393 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 394 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 28),
+/* 395 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 396 */ _CFFI_OP(_CFFI_OP_FUNCTION, 89), // uint32_t()(void)
+/* 397 */ _CFFI_OP(_CFFI_OP_FUNCTION_END, 0),
+/* 398 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 0), // cal_copy_buffer
+/* 399 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 1), // cal_copy_column
+/* 400 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 2), // cal_copy_fault
+/* 401 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 3), // cal_lending
+/* 402 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 4), // cal_part
+/* 403 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 5), // cal_postings
+/* 404 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 6), // cal_rank_columns
+/* 405 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 7), // cal_segment
+/* 406 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 8), // cal_uuid7_state
+/* 407 */ _CFFI_OP(_CFFI_OP_STRUCT_UNION, 9), // cal_words
+/* 408 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 2), // char
+/* 409 */ _CFFI_OP(_CFFI_OP_ENUM, 1), // enum $10
+/* 410 */ _CFFI_OP(_CFFI_OP_ENUM, 2), // enum $11
+/* 411 */ _CFFI_OP(_CFFI_OP_ENUM, 3), // enum $12
+/* 412 */ _CFFI_OP(_CFFI_OP_ENUM, 4), // enum $13
+/* 413 */ _CFFI_OP(_CFFI_OP_ENUM, 5), // enum $14
+/* 414 */ _CFFI_OP(_CFFI_OP_ENUM, 6), // enum $15
+/* 415 */ _CFFI_OP(_CFFI_OP_ENUM, 7), // enum $16
+/* 416 */ _CFFI_OP(_CFFI_OP_ENUM, 0), // enum $1
+/* 417 */ _CFFI_OP(_CFFI_OP_ENUM, 8), // enum $2
+/* 418 */ _CFFI_OP(_CFFI_OP_ENUM, 9), // enum $3
+/* 419 */ _CFFI_OP(_CFFI_OP_ENUM, 10), // enum $4
+/* 420 */ _CFFI_OP(_CFFI_OP_ENUM, 11), // enum $5
+/* 421 */ _CFFI_OP(_CFFI_OP_ENUM, 12), // enum $6
+/* 422 */ _CFFI_OP(_CFFI_OP_ENUM, 13), // enum $7
+/* 423 */ _CFFI_OP(_CFFI_OP_ENUM, 14), // enum $8
+/* 424 */ _CFFI_OP(_CFFI_OP_ENUM, 15), // enum $9
+/* 425 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 17), // int8_t
+/* 426 */ _CFFI_OP(_CFFI_OP_POINTER, 427), // uint16_t *
+/* 427 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 20), // uint16_t
+/* 428 */ _CFFI_OP(_CFFI_OP_POINTER, 48), // uint32_t * const *
+/* 429 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 18), // uint8_t
+/* 430 */ _CFFI_OP(_CFFI_OP_PRIMITIVE, 0), // void
 };
 
 static int _cffi_const_CAL_OK(unsigned long long *o)
@@ -2042,10 +2051,10 @@ _cffi_f_cal_copy_decode(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(361), arg2, (char **)&x2);
+      _cffi_type(370), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (cal_copy_buffer *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(361), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(370), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -2253,10 +2262,10 @@ _cffi_f_cal_copy_scan(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(369), arg2, (char **)&x2);
+      _cffi_type(378), arg2, (char **)&x2);
   if (datasize != 0) {
     x2 = ((size_t)datasize) <= 640 ? (cal_copy_buffer const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(369), arg2, (char **)&x2,
+    if (_cffi_convert_array_argument(_cffi_type(378), arg2, (char **)&x2,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -3330,6 +3339,99 @@ _cffi_f_cal_keyword_scores(PyObject *self, PyObject *args)
 #  define _cffi_f_cal_keyword_scores _cffi_d_cal_keyword_scores
 #endif
 
+static int32_t _cffi_d_cal_near_groups_f32(uint32_t x0, cal_segment const * x1, size_t x2, float x3, uint8_t const * x4, int8_t * x5, int64_t * x6)
+{
+  return cal_near_groups_f32(x0, x1, x2, x3, x4, x5, x6);
+}
+#ifndef PYPY_VERSION
+static PyObject *
+_cffi_f_cal_near_groups_f32(PyObject *self, PyObject *args)
+{
+  uint32_t x0;
+  cal_segment const * x1;
+  size_t x2;
+  float x3;
+  uint8_t const * x4;
+  int8_t * x5;
+  int64_t * x6;
+  Py_ssize_t datasize;
+  struct _cffi_freeme_s *large_args_free = NULL;
+  int32_t result;
+  PyObject *pyresult;
+  PyObject *arg0;
+  PyObject *arg1;
+  PyObject *arg2;
+  PyObject *arg3;
+  PyObject *arg4;
+  PyObject *arg5;
+  PyObject *arg6;
+
+  if (!PyArg_UnpackTuple(args, "cal_near_groups_f32", 7, 7, &arg0, &arg1, &arg2, &arg3, &arg4, &arg5, &arg6))
+    return NULL;
+
+  x0 = _cffi_to_c_int(arg0, uint32_t);
+  if (x0 == (uint32_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(220), arg1, (char **)&x1);
+  if (datasize != 0) {
+    x1 = ((size_t)datasize) <= 640 ? (cal_segment const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(220), arg1, (char **)&x1,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  x2 = _cffi_to_c_int(arg2, size_t);
+  if (x2 == (size_t)-1 && PyErr_Occurred())
+    return NULL;
+
+  x3 = (float)_cffi_to_c_float(arg3);
+  if (x3 == (float)-1 && PyErr_Occurred())
+    return NULL;
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(28), arg4, (char **)&x4);
+  if (datasize != 0) {
+    x4 = ((size_t)datasize) <= 640 ? (uint8_t const *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(28), arg4, (char **)&x4,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(224), arg5, (char **)&x5);
+  if (datasize != 0) {
+    x5 = ((size_t)datasize) <= 640 ? (int8_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(224), arg5, (char **)&x5,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  datasize = _cffi_prepare_pointer_call_argument(
+      _cffi_type(33), arg6, (char **)&x6);
+  if (datasize != 0) {
+    x6 = ((size_t)datasize) <= 640 ? (int64_t *)alloca((size_t)datasize) : NULL;
+    if (_cffi_convert_array_argument(_cffi_type(33), arg6, (char **)&x6,
+            datasize, &large_args_free) < 0)
+      return NULL;
+  }
+
+  Py_BEGIN_ALLOW_THREADS
+  _cffi_restore_errno();
+  { result = cal_near_groups_f32(x0, x1, x2, x3, x4, x5, x6); }
+  _cffi_save_errno();
+  Py_END_ALLOW_THREADS
+
+  (void)self; /* unused */
+  pyresult = _cffi_from_c_int(result, int32_t);
+  if (large_args_free != NULL) _cffi_free_array_arguments(large_args_free);
+  return pyresult;
+}
+#else
+#  define _cffi_f_cal_near_groups_f32 _cffi_d_cal_near_groups_f32
+#endif
+
 static int32_t _cffi_d_cal_norms_f32(uint32_t x0, float const * x1, size_t x2, size_t x3, double * x4)
 {
   return cal_norms_f32(x0, x1, x2, x3, x4);
@@ -3568,10 +3670,10 @@ _cffi_f_cal_phrase_matches(PyObject *self, PyObject *args)
     return NULL;
 
   datasize = _cffi_prepare_pointer_call_argument(
-      _cffi_type(348), arg0, (char **)&x0);
+      _cffi_type(357), arg0, (char **)&x0);
   if (datasize != 0) {
     x0 = ((size_t)datasize) <= 640 ? (uint8_t const * const *)alloca((size_t)datasize) : NULL;
-    if (_cffi_convert_array_argument(_cffi_type(348), arg0, (char **)&x0,
+    if (_cffi_convert_array_argument(_cffi_type(357), arg0, (char **)&x0,
             datasize, &large_args_free) < 0)
       return NULL;
   }
@@ -5811,12 +5913,12 @@ static const struct _cffi_global_s _cffi_globals[] = {
   { "CAL_WALK_WHOLE", (void *)_cffi_const_CAL_WALK_WHOLE, _CFFI_OP(_CFFI_OP_ENUM, -1), (void *)0 },
   { "cal_best_scores", (void *)_cffi_f_cal_best_scores, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 136), (void *)_cffi_d_cal_best_scores },
   { "cal_code_rows_f32", (void *)_cffi_f_cal_code_rows_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 146), (void *)_cffi_d_cal_code_rows_f32 },
-  { "cal_copy_decode", (void *)_cffi_f_cal_copy_decode, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 358), (void *)_cffi_d_cal_copy_decode },
+  { "cal_copy_decode", (void *)_cffi_f_cal_copy_decode, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 367), (void *)_cffi_d_cal_copy_decode },
   { "cal_copy_encode", (void *)_cffi_f_cal_copy_encode, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 0), (void *)_cffi_d_cal_copy_encode },
-  { "cal_copy_scan", (void *)_cffi_f_cal_copy_scan, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 366), (void *)_cffi_d_cal_copy_scan },
-  { "cal_cpu_features", (void *)_cffi_f_cal_cpu_features, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 387), (void *)_cffi_d_cal_cpu_features },
+  { "cal_copy_scan", (void *)_cffi_f_cal_copy_scan, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 375), (void *)_cffi_d_cal_copy_scan },
+  { "cal_cpu_features", (void *)_cffi_f_cal_cpu_features, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_N, 396), (void *)_cffi_d_cal_cpu_features },
   { "cal_file_fstat", (void *)_cffi_f_cal_file_fstat, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 156), (void *)_cffi_d_cal_file_fstat },
-  { "cal_file_mark", (void *)_cffi_f_cal_file_mark, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 344), (void *)_cffi_d_cal_file_mark },
+  { "cal_file_mark", (void *)_cffi_f_cal_file_mark, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_O, 353), (void *)_cffi_d_cal_file_mark },
   { "cal_file_stat", (void *)_cffi_f_cal_file_stat, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 132), (void *)_cffi_d_cal_file_stat },
   { "cal_fill_link", (void *)_cffi_f_cal_fill_link, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 160), (void *)_cffi_d_cal_fill_link },
   { "cal_fill_price", (void *)_cffi_f_cal_fill_price, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 182), (void *)_cffi_d_cal_fill_price },
@@ -5824,27 +5926,28 @@ static const struct _cffi_global_s _cffi_globals[] = {
   { "cal_join", (void *)_cffi_f_cal_join, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 22), (void *)_cffi_d_cal_join },
   { "cal_join_told", (void *)_cffi_f_cal_join_told, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 12), (void *)_cffi_d_cal_join_told },
   { "cal_keyword_scores", (void *)_cffi_f_cal_keyword_scores, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 54), (void *)_cffi_d_cal_keyword_scores },
-  { "cal_norms_f32", (void *)_cffi_f_cal_norms_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 231), (void *)_cffi_d_cal_norms_f32 },
+  { "cal_near_groups_f32", (void *)_cffi_f_cal_near_groups_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 231), (void *)_cffi_d_cal_near_groups_f32 },
+  { "cal_norms_f32", (void *)_cffi_f_cal_norms_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 240), (void *)_cffi_d_cal_norms_f32 },
   { "cal_pairs_above_f32", (void *)_cffi_f_cal_pairs_above_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 218), (void *)_cffi_d_cal_pairs_above_f32 },
-  { "cal_phrase_matches", (void *)_cffi_f_cal_phrase_matches, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 347), (void *)_cffi_d_cal_phrase_matches },
+  { "cal_phrase_matches", (void *)_cffi_f_cal_phrase_matches, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 356), (void *)_cffi_d_cal_phrase_matches },
   { "cal_postings_add", (void *)_cffi_f_cal_postings_add, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 38), (void *)_cffi_d_cal_postings_add },
   { "cal_postings_count", (void *)_cffi_f_cal_postings_count, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 79), (void *)_cffi_d_cal_postings_count },
   { "cal_postings_documents", (void *)_cffi_f_cal_postings_documents, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 87), (void *)_cffi_d_cal_postings_documents },
   { "cal_rank_and_fill", (void *)_cffi_f_cal_rank_and_fill, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 96), (void *)_cffi_d_cal_rank_and_fill },
-  { "cal_rank_scratch", (void *)_cffi_f_cal_rank_scratch, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 378), (void *)_cffi_d_cal_rank_scratch },
-  { "cal_score_batch_f32", (void *)_cffi_f_cal_score_batch_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 281), (void *)_cffi_d_cal_score_batch_f32 },
-  { "cal_score_bounds_f32", (void *)_cffi_f_cal_score_bounds_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 238), (void *)_cffi_d_cal_score_bounds_f32 },
-  { "cal_scores_f32", (void *)_cffi_f_cal_scores_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 268), (void *)_cffi_d_cal_scores_f32 },
-  { "cal_sha256_spans_i32", (void *)_cffi_f_cal_sha256_spans_i32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 328), (void *)_cffi_d_cal_sha256_spans_i32 },
-  { "cal_sha256_spans_i64", (void *)_cffi_f_cal_sha256_spans_i64, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 336), (void *)_cffi_d_cal_sha256_spans_i64 },
-  { "cal_sums_f32", (void *)_cffi_f_cal_sums_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 293), (void *)_cffi_d_cal_sums_f32 },
+  { "cal_rank_scratch", (void *)_cffi_f_cal_rank_scratch, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 387), (void *)_cffi_d_cal_rank_scratch },
+  { "cal_score_batch_f32", (void *)_cffi_f_cal_score_batch_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 290), (void *)_cffi_d_cal_score_batch_f32 },
+  { "cal_score_bounds_f32", (void *)_cffi_f_cal_score_bounds_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 247), (void *)_cffi_d_cal_score_bounds_f32 },
+  { "cal_scores_f32", (void *)_cffi_f_cal_scores_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 277), (void *)_cffi_d_cal_scores_f32 },
+  { "cal_sha256_spans_i32", (void *)_cffi_f_cal_sha256_spans_i32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 337), (void *)_cffi_d_cal_sha256_spans_i32 },
+  { "cal_sha256_spans_i64", (void *)_cffi_f_cal_sha256_spans_i64, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 345), (void *)_cffi_d_cal_sha256_spans_i64 },
+  { "cal_sums_f32", (void *)_cffi_f_cal_sums_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 302), (void *)_cffi_d_cal_sums_f32 },
   { "cal_tokens_bytes_spans_i32", (void *)_cffi_f_cal_tokens_bytes_spans_i32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 194), (void *)_cffi_d_cal_tokens_bytes_spans_i32 },
   { "cal_tokens_bytes_spans_i64", (void *)_cffi_f_cal_tokens_bytes_spans_i64, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 202), (void *)_cffi_d_cal_tokens_bytes_spans_i64 },
-  { "cal_tokens_calibrated_prefix", (void *)_cffi_f_cal_tokens_calibrated_prefix, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 320), (void *)_cffi_d_cal_tokens_calibrated_prefix },
-  { "cal_tokens_calibrated_spans_i32", (void *)_cffi_f_cal_tokens_calibrated_spans_i32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 302), (void *)_cffi_d_cal_tokens_calibrated_spans_i32 },
-  { "cal_tokens_calibrated_spans_i64", (void *)_cffi_f_cal_tokens_calibrated_spans_i64, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 311), (void *)_cffi_d_cal_tokens_calibrated_spans_i64 },
-  { "cal_topk_f32", (void *)_cffi_f_cal_topk_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 250), (void *)_cffi_d_cal_topk_f32 },
-  { "cal_topk_scratch", (void *)_cffi_f_cal_topk_scratch, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 382), (void *)_cffi_d_cal_topk_scratch },
+  { "cal_tokens_calibrated_prefix", (void *)_cffi_f_cal_tokens_calibrated_prefix, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 329), (void *)_cffi_d_cal_tokens_calibrated_prefix },
+  { "cal_tokens_calibrated_spans_i32", (void *)_cffi_f_cal_tokens_calibrated_spans_i32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 311), (void *)_cffi_d_cal_tokens_calibrated_spans_i32 },
+  { "cal_tokens_calibrated_spans_i64", (void *)_cffi_f_cal_tokens_calibrated_spans_i64, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 320), (void *)_cffi_d_cal_tokens_calibrated_spans_i64 },
+  { "cal_topk_f32", (void *)_cffi_f_cal_topk_f32, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 259), (void *)_cffi_d_cal_topk_f32 },
+  { "cal_topk_scratch", (void *)_cffi_f_cal_topk_scratch, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 391), (void *)_cffi_d_cal_topk_scratch },
   { "cal_uuid7", (void *)_cffi_f_cal_uuid7, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 110), (void *)_cffi_d_cal_uuid7 },
   { "cal_words_intern", (void *)_cffi_f_cal_words_intern, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 121), (void *)_cffi_d_cal_words_intern },
   { "cal_words_pack", (void *)_cffi_f_cal_words_pack, _CFFI_OP(_CFFI_OP_CPYTHON_BLTN_V, 210), (void *)_cffi_d_cal_words_pack },
@@ -5983,7 +6086,7 @@ static const struct _cffi_field_s _cffi_fields[] = {
              _CFFI_OP(_CFFI_OP_NOOP, 28) },
   { "segments", offsetof(cal_postings, segments),
                 sizeof(((cal_postings *)0)->segments),
-                _CFFI_OP(_CFFI_OP_NOOP, 419) },
+                _CFFI_OP(_CFFI_OP_NOOP, 428) },
   { "segment_count", offsetof(cal_postings, segment_count),
                      sizeof(((cal_postings *)0)->segment_count),
                      _CFFI_OP(_CFFI_OP_NOOP, 2) },
@@ -6001,7 +6104,7 @@ static const struct _cffi_field_s _cffi_fields[] = {
             _CFFI_OP(_CFFI_OP_NOOP, 48) },
   { "left", offsetof(cal_postings, left),
             sizeof(((cal_postings *)0)->left),
-            _CFFI_OP(_CFFI_OP_NOOP, 417) },
+            _CFFI_OP(_CFFI_OP_NOOP, 426) },
   { "level", offsetof(cal_postings, level),
              sizeof(((cal_postings *)0)->level),
              _CFFI_OP(_CFFI_OP_NOOP, 5) },
@@ -6083,80 +6186,80 @@ static const struct _cffi_field_s _cffi_fields[] = {
 };
 
 static const struct _cffi_struct_union_s _cffi_struct_unions[] = {
-  { "$cal_copy_buffer", 389, _CFFI_F_CHECK_FIELDS,
+  { "$cal_copy_buffer", 398, _CFFI_F_CHECK_FIELDS,
     sizeof(cal_copy_buffer), offsetof(struct _cffi_align_typedef_cal_copy_buffer, y), 0, 9 },
-  { "$cal_copy_column", 390, _CFFI_F_CHECK_FIELDS,
+  { "$cal_copy_column", 399, _CFFI_F_CHECK_FIELDS,
     sizeof(cal_copy_column), offsetof(struct _cffi_align_typedef_cal_copy_column, y), 9, 15 },
-  { "$cal_copy_fault", 391, _CFFI_F_CHECK_FIELDS,
+  { "$cal_copy_fault", 400, _CFFI_F_CHECK_FIELDS,
     sizeof(cal_copy_fault), offsetof(struct _cffi_align_typedef_cal_copy_fault, y), 24, 3 },
-  { "$cal_lending", 392, _CFFI_F_CHECK_FIELDS,
+  { "$cal_lending", 401, _CFFI_F_CHECK_FIELDS,
     sizeof(cal_lending), offsetof(struct _cffi_align_typedef_cal_lending, y), 27, 6 },
-  { "$cal_part", 393, _CFFI_F_CHECK_FIELDS,
+  { "$cal_part", 402, _CFFI_F_CHECK_FIELDS,
     sizeof(cal_part), offsetof(struct _cffi_align_typedef_cal_part, y), 33, 10 },
-  { "$cal_postings", 394, _CFFI_F_CHECK_FIELDS,
+  { "$cal_postings", 403, _CFFI_F_CHECK_FIELDS,
     sizeof(cal_postings), offsetof(struct _cffi_align_typedef_cal_postings, y), 43, 9 },
-  { "$cal_rank_columns", 395, _CFFI_F_CHECK_FIELDS,
+  { "$cal_rank_columns", 404, _CFFI_F_CHECK_FIELDS,
     sizeof(cal_rank_columns), offsetof(struct _cffi_align_typedef_cal_rank_columns, y), 52, 7 },
-  { "$cal_segment", 396, _CFFI_F_CHECK_FIELDS,
+  { "$cal_segment", 405, _CFFI_F_CHECK_FIELDS,
     sizeof(cal_segment), offsetof(struct _cffi_align_typedef_cal_segment, y), 59, 7 },
-  { "$cal_uuid7_state", 397, _CFFI_F_CHECK_FIELDS,
+  { "$cal_uuid7_state", 406, _CFFI_F_CHECK_FIELDS,
     sizeof(cal_uuid7_state), offsetof(struct _cffi_align_typedef_cal_uuid7_state, y), 66, 2 },
-  { "$cal_words", 398, _CFFI_F_CHECK_FIELDS,
+  { "$cal_words", 407, _CFFI_F_CHECK_FIELDS,
     sizeof(cal_words), offsetof(struct _cffi_align_typedef_cal_words, y), 68, 8 },
 };
 
 static const struct _cffi_enum_s _cffi_enums[] = {
-  { "$1", 407, _cffi_prim_int(4, 0),
+  { "$1", 416, _cffi_prim_int(4, 0),
     "CAL_OK,CAL_E_UNSUPPORTED,CAL_E_ARGUMENT,CAL_E_NON_FINITE,CAL_E_OFFSETS,CAL_E_SECTION,CAL_E_GROUP,CAL_E_NEGATIVE,"
     "CAL_E_OVERFLOW,CAL_E_COPY" },
-  { "$10", 400, _cffi_prim_int(4, 0),
+  { "$10", 409, _cffi_prim_int(4, 0),
     "CAL_FILL_CUT,CAL_FILL_COMPRESSED" },
-  { "$11", 401, _cffi_prim_int(4, 0),
+  { "$11", 410, _cffi_prim_int(4, 0),
     "CAL_WALK_WHOLE,CAL_WALK_EITHER,CAL_WALK_COMPRESSED,CAL_WALK_SHARES" },
-  { "$12", 402, _cffi_prim_int(4, 0),
+  { "$12", 411, _cffi_prim_int(4, 0),
     "CAL_POSTING_SEGMENT,CAL_DOCUMENTS_MAX,CAL_PHRASE_MAX" },
-  { "$13", 403, _cffi_prim_int(4, 0),
+  { "$13", 412, _cffi_prim_int(4, 0),
     "CAL_PART_VALUES,CAL_PART_QUOTIENT,CAL_PART_LENT,CAL_PART_STRETCHED,CAL_PART_FLAGGED" },
-  { "$14", 404, _cffi_prim_int(4, 0),
+  { "$14", 413, _cffi_prim_int(4, 0),
     "CAL_COPY_BOOL,CAL_COPY_INT2,CAL_COPY_INT4,CAL_COPY_INT8,CAL_COPY_FLOAT4,CAL_COPY_FLOAT8,CAL_COPY_UUID,"
     "CAL_COPY_INSTANT,CAL_COPY_BYTES,CAL_COPY_TEXT,CAL_COPY_JSONB,CAL_COPY_TEXT_ARRAY,CAL_COPY_UUID_ARRAY,"
     "CAL_COPY_VECTOR,CAL_COPY_HALFVEC" },
-  { "$15", 405, _cffi_prim_int(4, 0),
+  { "$15", 414, _cffi_prim_int(4, 0),
     "CAL_COPY_DIMENSIONS_MAX" },
-  { "$16", 406, _cffi_prim_int(4, 0),
+  { "$16", 415, _cffi_prim_int(4, 0),
     "CAL_COPY_MISSING,CAL_COPY_UTF8,CAL_COPY_NUL,CAL_COPY_RANGE,CAL_COPY_SIZE,CAL_COPY_DIMENSIONS,CAL_COPY_NON_FINITE,"
     "CAL_COPY_SPAN,CAL_COPY_ITEM,CAL_COPY_FIELDS,CAL_COPY_LENGTH,CAL_COPY_ARRAY,CAL_COPY_VERSION" },
-  { "$2", 408, _cffi_prim_int(4, 0),
+  { "$2", 417, _cffi_prim_int(4, 0),
     "CAL_CPU_AVX2,CAL_CPU_SHANI,CAL_CPU_NEON,CAL_CPU_DOTPROD,CAL_CPU_SHA2" },
-  { "$3", 409, _cffi_prim_int(4, 0),
+  { "$3", 418, _cffi_prim_int(4, 0),
     "CAL_METRIC_COSINE,CAL_METRIC_L2,CAL_METRIC_INNER_PRODUCT" },
-  { "$4", 410, _cffi_prim_int(4, 0),
+  { "$4", 419, _cffi_prim_int(4, 0),
     "CAL_PAIR_ROWS" },
-  { "$5", 411, _cffi_prim_int(4, 0),
+  { "$5", 420, _cffi_prim_int(4, 0),
     "CAL_VOCABULARY_O200K,CAL_VOCABULARY_CL100K,CAL_VOCABULARIES" },
-  { "$6", 412, _cffi_prim_int(4, 0),
+  { "$6", 421, _cffi_prim_int(4, 0),
     "CAL_FILL_INCLUDED,CAL_FILL_EXCLUDED_RELEVANCE,CAL_FILL_EXCLUDED_SECTION_BUDGET,CAL_FILL_EXCLUDED_BUDGET,"
     "CAL_FILL_EXCLUDED_GROUP" },
-  { "$7", 413, _cffi_prim_int(4, 0),
+  { "$7", 422, _cffi_prim_int(4, 0),
     "CAL_FILL_SECTION,CAL_FILL_COST,CAL_FILL_PASSAGE,CAL_FILL_NUMBER,CAL_FILL_LEAD,CAL_FILL_SHORT,CAL_FILL_LINK,"
     "CAL_FILL_ROWS" },
-  { "$8", 414, _cffi_prim_int(4, 0),
+  { "$8", 423, _cffi_prim_int(4, 0),
     "CAL_FILL_USED,CAL_FILL_OPENING,CAL_FILL_MOST,CAL_FILL_CAP,CAL_FILL_FLOOR,CAL_FILL_SECTION_ROWS" },
-  { "$9", 415, _cffi_prim_int(4, 0),
+  { "$9", 424, _cffi_prim_int(4, 0),
     "CAL_FILL_SEPARATOR,CAL_FILL_LINE,CAL_FILL_HOLE,CAL_FILL_LEAST,CAL_FILL_MEASURES" },
 };
 
 static const struct _cffi_typename_s _cffi_typenames[] = {
-  { "cal_copy_buffer", 389 },
-  { "cal_copy_column", 390 },
-  { "cal_copy_fault", 391 },
-  { "cal_lending", 392 },
-  { "cal_part", 393 },
-  { "cal_postings", 394 },
-  { "cal_rank_columns", 395 },
-  { "cal_segment", 396 },
-  { "cal_uuid7_state", 397 },
-  { "cal_words", 398 },
+  { "cal_copy_buffer", 398 },
+  { "cal_copy_column", 399 },
+  { "cal_copy_fault", 400 },
+  { "cal_lending", 401 },
+  { "cal_part", 402 },
+  { "cal_postings", 403 },
+  { "cal_rank_columns", 404 },
+  { "cal_segment", 405 },
+  { "cal_uuid7_state", 406 },
+  { "cal_words", 407 },
 };
 
 static const struct _cffi_type_context_s _cffi_type_context = {
@@ -6166,12 +6269,12 @@ static const struct _cffi_type_context_s _cffi_type_context = {
   _cffi_struct_unions,
   _cffi_enums,
   _cffi_typenames,
-  129,  /* num_globals */
+  130,  /* num_globals */
   10,  /* num_struct_unions */
   16,  /* num_enums */
   10,  /* num_typenames */
   NULL,  /* no includes */
-  422,  /* num_types */
+  431,  /* num_types */
   0,  /* flags */
 };
 

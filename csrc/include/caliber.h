@@ -160,6 +160,15 @@ int32_t cal_pairs_above_f32(uint32_t features, const cal_segment *segment, size_
                             size_t max_pairs, int8_t *query_codes, int64_t *left, int64_t *right, float *scores,
                             size_t *found, int32_t *truncated);
 
+/*
+ * Groups near rows of a segment (all live) around the first of each: in the order of rows, a row that is in no group
+ * takes all later rows that are in none and whose cosine with it is >= threshold. leader receives, for each row, the
+ * first row of its group, or -1 in none; left_out: rows that are to be in none, one byte each. The result does not
+ * depend on whether the segment has codes. query_codes: scratch of stride bytes, or NULL without codes.
+ */
+int32_t cal_near_groups_f32(uint32_t features, const cal_segment *segment, size_t dimensions, float threshold,
+                            const uint8_t *left_out, int8_t *query_codes, int64_t *leader);
+
 /* ---- UUIDv7 (RFC 9562, section 5.7; counter in rand_a by section 6.2, method 1) ----------------------- */
 
 /* Zero-initialised by the caller and guarded by the caller's lock. */

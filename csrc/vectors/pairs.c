@@ -1,4 +1,4 @@
-/* Near pairs: every row against every later one, by codes (codes.h) first. */
+/* Near pairs, and groups of near rows: every row against every later one, by codes (codes.h) first. */
 #include "codes.h"
 
 /* Pairs kept, as a heap with the worst at the root. */
@@ -82,12 +82,15 @@ typedef struct {
     double limit; /* what the filter compares with: rises once pairs are dropped */
     pair_heap best;
     int32_t truncated;
+    int64_t *leader; /* of groups, instead of pairs; else NULL */
     /* Rows whose pair with row `left` is to be scored, at most four. */
     size_t left, right[CAL_ROWS], waiting;
 } pair_search;
 
 static void offer_scored(pair_search *s, size_t left, size_t right, float score) {
-    if (score >= s->threshold) {
+    if (score >= s->threshold && s->leader) {
+        s->leader[right] = s->leader[left] = (int64_t)left;
+    } else if (score >= s->threshold) {
         const pair p = {(int64_t)left, (int64_t)right, score};
         s->truncated |= pair_offer(&s->best, p);
     }
@@ -200,5 +203,59 @@ int32_t cal_pairs_above_f32(uint32_t features, const cal_segment *segment, size_
     }
     *found = total;
     *truncated = s.truncated;
+    return CAL_OK;
+}
+
+/* Row i against the later rows that are in no group. */
+static void group_row(pair_search *s, size_t i, const uint8_t *left_out, int8_t *query_codes) {
+    const cal_segment *segment = s->segment;
+    const size_t stride = cal_code_stride(s->dimensions);
+    cal_code_query query;
+    /* A row of length 0 has no codes to ask with. */
+    const int by_codes = query_codes && segment->norms[i] > 0.0;
+    if (by_codes) {
+        cal_code_query_f32(segment->rows + i * s->dimensions, segment->norms[i], s->dimensions, query_codes, &query);
+    }
+    for (size_t start = i + 1; start < segment->count; start += CAL_BLOCK) {
+        const size_t count = segment->count - start < CAL_BLOCK ? segment->count - start : CAL_BLOCK;
+        uint64_t passed = count < 64 ? (UINT64_C(1) << count) - 1 : ~UINT64_C(0);
+        if (by_codes) {
+            int32_t dots[CAL_BLOCK];
+            s->ops->code_dots(segment->codes + start * stride, stride, count, query_codes, dots);
+            passed = s->ops->code_filter(CAL_METRIC_COSINE, &query, dots, segment->scales + start,
+                                         segment->errors + start, segment->norms + start, count, s->limit);
+        }
+        for (; passed; passed &= passed - 1) {
+            const size_t j = start + (size_t)__builtin_ctzll(passed);
+            if (s->leader[j] < 0 && !left_out[j]) {
+                consider(s, i, j);
+            }
+        }
+    }
+    score_waiting(s); /* the next row must know who is in a group */
+}
+
+int32_t cal_near_groups_f32(uint32_t features, const cal_segment *segment, size_t dimensions, float threshold,
+                            const uint8_t *left_out, int8_t *query_codes, int64_t *leader) {
+    const cal_vector_ops *ops = cal_choose_vectors(features);
+    if (!ops) {
+        return CAL_E_UNSUPPORTED;
+    }
+    pair_search s = {0};
+    s.ops = ops;
+    s.segment = segment;
+    s.dimensions = dimensions;
+    s.threshold = threshold;
+    s.limit = cal_filter_limit(CAL_METRIC_COSINE, threshold);
+    s.leader = leader;
+    const int coded = segment->codes && cal_codes_fit(dimensions);
+    for (size_t i = 0; i < segment->count; i++) {
+        leader[i] = -1;
+    }
+    for (size_t i = 0; i < segment->count; i++) {
+        if (leader[i] < 0 && !left_out[i]) {
+            group_row(&s, i, left_out, coded ? query_codes : NULL);
+        }
+    }
     return CAL_OK;
 }

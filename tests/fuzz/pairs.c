@@ -1,6 +1,6 @@
 /*
- * cal_pairs_above_f32: any rows and threshold, cut off anywhere, with codes and without, against every pair scored in
- * plain C.
+ * cal_pairs_above_f32, cut off anywhere, and cal_near_groups_f32: any rows and threshold, with codes and without,
+ * against every pair scored in plain C.
  */
 #include "vectors.h"
 
@@ -44,6 +44,19 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     }
     qsort(all, total, sizeof *all, compare);
     const size_t limit = shape & 2 ? total + (shape >> 2 & 1) : take_below(&in, total + 2);
+    int64_t groups[MOST_PAIR_ROWS];
+    uint8_t *left_out = exact(&a, n, 1);
+    for (size_t i = 0; i < n; i++) {
+        groups[i] = -1;
+        left_out[i] = (uint8_t)(shape & 8 ? take_below(&in, 3) == 0 : 0);
+    }
+    for (size_t i = 0; i < n; i++) {
+        for (size_t j = i + 1; j < n && !left_out[i] && (groups[i] < 0 || groups[i] == (int64_t)i); j++) {
+            if (groups[j] < 0 && !left_out[j] && scores[i * n + j] >= threshold) {
+                groups[j] = groups[i] = (int64_t)i;
+            }
+        }
+    }
     uint32_t sets[MOST_PATHS];
     const size_t paths = feature_sets(sets, FOR_VECTORS);
     for (size_t p = 0; p < paths; p++) {
@@ -58,6 +71,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                                       &truncated) == CAL_OK);
             CHECK(found == (total < limit ? total : limit));
             CHECK(truncated == (total > limit));
+            int64_t *leader = exact(&a, n * sizeof *leader, 8);
+            CHECK(cal_near_groups_f32(sets[p], &segment, t.dimensions, threshold, left_out,
+                                      coded ? exact(&a, t.stride, 1) : NULL, leader) == CAL_OK);
+            CHECK(n == 0 || memcmp(leader, groups, n * sizeof *leader) == 0);
             for (size_t i = 0; i < found; i++) {
                 CHECK(left[i] == all[i].left && right[i] == all[i].right);
                 CHECK(memcmp(&best[i], &all[i].score, sizeof *best) == 0);

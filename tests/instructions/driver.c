@@ -136,6 +136,15 @@ CASE case_pairs(void) {
                                 &count, &truncated));
 }
 
+CASE case_near_groups(void) {
+    static int8_t query_codes[DIMENSIONS];
+    static uint8_t left_out[PAIR_ROWS];
+    static int64_t leader[PAIR_ROWS];
+    cal_segment some = coded;
+    some.count = PAIR_ROWS;
+    succeed(cal_near_groups_f32(features, &some, DIMENSIONS, 0.1F, left_out, query_codes, leader));
+}
+
 static void vectors(void) {
     prepare_vectors();
     RUN(norms);
@@ -156,6 +165,7 @@ static void vectors(void) {
     RUN(score_batch);
     RUN(scores);
     RUN(pairs);
+    RUN(near_groups);
 }
 
 /* ---- bytes -------------------------------------------------------------------------------------------------- */

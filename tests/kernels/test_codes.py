@@ -131,6 +131,19 @@ def test_pairs_found_by_codes_equal_the_twin(path: str, problem: Problem, seed: 
 
 
 @pytest.mark.parametrize("path", COMPILED)
+@searched(problem=problems(), seed=st.integers(0, 2**32), examples=scale(50, 1000, daily=12))
+def test_groups_found_by_codes_equal_the_twin(path: str, problem: Problem, seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    rows = problem.rows[: int(generator.integers(60, 140))]
+    scores = twins.pairs_above(rows, -1.0, max_pairs=len(rows) ** 2)[1]
+    left_out = (generator.random(len(rows)) < generator.choice([0.0, 0.3])).astype(np.uint8)
+    for threshold in (float(generator.choice(scores)) if len(scores) else 0.5, 0.0, 0.9, 1.0):
+        with running_on(path):
+            found = kernels.near_groups(rows, threshold, left_out=left_out)
+        assert found.tolist() == twins.near_groups(rows, threshold, left_out=left_out).tolist(), problem.kind
+
+
+@pytest.mark.parametrize("path", COMPILED)
 @searched(problem=problems())
 def test_codes_equal_the_twin(path: str, problem: Problem) -> None:
     stride = scoring.code_stride(problem.rows.shape[1])

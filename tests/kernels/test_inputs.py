@@ -18,6 +18,7 @@ from caliber.kernels import FillDecision
 from caliber.model.errors import DTypeError, InputError, InvalidValue, NonFiniteError, ShapeError
 
 HALF = kernels.BytesEstimator(3.5)
+NONE_OUT = np.zeros(3, np.uint8)
 
 
 @pytest.fixture(params=kernels.available_paths(), autouse=True)
@@ -108,6 +109,10 @@ WRONG: dict[str, tuple[type[InputError], Callable[[], Any]]] = {
     "batch width": (ShapeError, lambda: kernels.cosine_batch(f32(3, 9), f32(3, 8))),
     "batch NaN": (NonFiniteError, lambda: kernels.cosine_batch(f32(3, 9), with_value(np.nan))),
     "pairs NaN": (NonFiniteError, lambda: kernels.pairs_above(with_value(np.nan), 0.5, max_pairs=1)),
+    "groups NaN": (NonFiniteError, lambda: kernels.near_groups(with_value(np.nan), 0.5, left_out=NONE_OUT)),
+    "groups threshold": (NonFiniteError, lambda: kernels.near_groups(f32(3, 9), np.nan, left_out=NONE_OUT)),
+    "groups length": (ShapeError, lambda: kernels.near_groups(f32(3, 9), 0.5, left_out=NONE_OUT[:2])),
+    "groups type": (DTypeError, lambda: kernels.near_groups(f32(3, 9), 0.5, left_out=NONE_OUT.view(np.bool_))),
     "pairs threshold": (NonFiniteError, lambda: kernels.pairs_above(f32(3, 9), np.nan, max_pairs=1)),
     "pairs max": (InvalidValue, lambda: kernels.pairs_above(f32(3, 9), 0.5, max_pairs=-1)),
     "uuid7_batch negative": (InvalidValue, lambda: kernels.uuid7_batch(-1)),
@@ -185,6 +190,8 @@ def test_empty_input_is_not_wrong() -> None:
     assert (ids.dtype, ids.shape, scores.dtype, scores.shape) == (np.int64, (0,), np.float32, (0,))
     assert kernels.cosine_batch(f32(0, 9), f32(2, 9)).shape == (2, 0)
     assert kernels.cosine_batch(f32(2, 9), f32(0, 9)).shape == (0, 2)
+    assert kernels.near_groups(f32(1, 9), 0.0, left_out=NONE_OUT[:1]).tolist() == [-1]
+    assert kernels.near_groups(f32(0, 9), 0.0, left_out=NONE_OUT[:0]).tolist() == []
     assert kernels.pairs_above(f32(1, 9), 0.0, max_pairs=9).index.shape == (0, 2)
     assert kernels.pairs_above(f32(0, 9), 0.0, max_pairs=9).index.shape == (0, 2)
     assert kernels.uuid7_batch(0).shape == (0, 16)

@@ -132,10 +132,13 @@ def test_cosine_functions_equal_the_twins(
     k = data.draw(st.integers(0, n + 1))
     threshold = data.draw(st.floats(-1, 1) | st.sampled_from([0.0, 1.0, -1.0]))
     limit = data.draw(st.integers(0, 60))
+    left_out = np.array(data.draw(st.lists(st.sampled_from([0, 0, 1, 255]), min_size=n, max_size=n)), np.uint8)
     with running_on(path):
         ids, scores = kernels.cosine_topk(rows, query, k)
         batch = kernels.cosine_batch(rows, np.stack([query, -query, query]))
         pairs = kernels.pairs_above(rows, threshold, max_pairs=limit)
+        groups = kernels.near_groups(rows, threshold, left_out=left_out)
+    same_bits(groups, twins.near_groups(rows, threshold, left_out=left_out))
     expected_ids, expected_scores = twins.topk(rows, query, k)
     same_bits(ids, expected_ids)
     same_bits(scores, expected_scores)
@@ -225,6 +228,7 @@ for path in kernels.available_paths():
             kernels.cosine_topk(at_end(rows), rows[0].copy(), 3)
             kernels.cosine_batch(rows, at_end(rows))
             kernels.pairs_above(at_end(rows), 0.0, max_pairs=9)
+            kernels.near_groups(at_end(rows), 0.0, left_out=np.zeros(5, np.uint8))
         for d in (64, 65, 127, 128):
             rows = generator.standard_normal((300, d), dtype=np.float32)
             norms = scoring.row_norms(rows, field="rows")

@@ -60,22 +60,23 @@ class TurnRepeats:
     copies: dict[int, list[int]]
     """The places of recalled turns by ordinal."""
     records: dict[int, list[int]]
-    """The places of records by one more than the number of their turn."""
+    """The places of records by the number of their turn."""
 
     @classmethod
     def of(cls, state: Filling, ordinals: NDArray[np.int64], covered: NDArray[np.int64]) -> TurnRepeats:
         passages = np.flatnonzero(state.sources == PASSAGE)
         records = np.flatnonzero(~is_any_of(state.sources, (SPOKEN, PASSAGE, SUMMARY, BLOCK)) & (covered > 0))
-        return cls(ordinals.tolist(), covered.tolist(), _by(ordinals, passages), _by(covered, records))
+        return cls(ordinals.tolist(), covered.tolist(), _by(ordinals, passages), _by(covered - 1, records))
 
     def passages_of(self, turns: list[int]) -> list[int]:
         """Return the places of the recalled copies of turns, each once."""
-        return [copy for ordinal in {self.ordinals[turn] for turn in turns} for copy in self.copies.get(ordinal, ())]
+        copied = self.copies.keys() & set(map(self.ordinals.__getitem__, turns))
+        return [copy for ordinal in copied for copy in self.copies[ordinal]] if copied else []
 
     def of_turns(self, turns: list[int]) -> list[int]:
         """Return the places of all that turns repeat, each once."""
-        numbers = {self.covered[turn] + 1 for turn in turns}
-        return self.passages_of(turns) + [place for number in numbers for place in self.records.get(number, ())]
+        numbers = self.records.keys() & set(map(self.covered.__getitem__, turns))
+        return self.passages_of(turns) + [place for number in numbers for place in self.records[number]]
 
 
 def _by(keys: NDArray[np.int64], places: NDArray[np.int64]) -> dict[int, list[int]]:

@@ -25,7 +25,7 @@ from caliber.context.conversation import PASSAGE, SUMMARY
 from caliber.context.gather.scores import Scored
 from caliber.context.inputs import AssemblyInputs, TextSource
 from caliber.context.plan import AssemblyPlan
-from caliber.kernels import pairs_above
+from caliber.kernels import near_groups
 from caliber.resident.conversation import days_of, times_of
 from caliber.resident.documents import document_of
 from caliber.resident.mirror import RelationSnapshot
@@ -190,11 +190,9 @@ class _Alike:
 
     def settle(self) -> None:
         """Mark in each group the records with the words of a more relevant one, and reweigh the rest."""
-        groups = self._groups()
-        if not groups:
+        ranks, group = self._groups()
+        if not len(ranks):
             return
-        ranks = np.concatenate(groups)
-        group = np.repeat(np.arange(len(groups)), [len(each) for each in groups])
         times, ordinals = np.empty(len(ranks), np.int64), np.empty(len(ranks), np.int64)
         prints = [b""] * len(ranks)
         for at, item in enumerate(self._parts):
@@ -243,23 +241,15 @@ class _Alike:
     def _at(self, rank: int) -> tuple[Recalled, int]:
         return self._parts[int(self._ranked.part[rank])], int(self._ranked.place[rank])
 
-    def _groups(self) -> list[NDArray[np.int64]]:
-        """Return ranks of records with those of less relevant ones that are almost like them; each rank once."""
+    def _groups(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return ranks of records with those of less relevant ones that are almost like them, and each one's group."""
         ranks, vectors = self._vectors()
         if len(ranks) < 2:
-            return []
-        pairs = pairs_above(vectors, limits.DUPLICATE_SIMILARITY, max_pairs=len(ranks) * len(ranks)).index
-        if not len(pairs):
-            return []
-        yielding = np.concatenate([item.twins != 0 for item in self._parts])[self._ranked.joined[ranks]]
-        pairs = pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]
-        firsts, starts = np.unique(pairs[:, 0], return_index=True)
-        groups = []
-        for first, others in zip(firsts.tolist(), np.split(pairs[:, 1], starts[1:]), strict=True):
-            if not yielding[first] and len(others := others[~yielding[others]]):
-                yielding[others] = True
-                groups.append(ranks[np.append(first, others)])
-        return groups
+            return ranks[:0], ranks[:0]
+        yielding = np.concatenate([item.twins for item in self._parts])[self._ranked.joined[ranks]] != 0
+        group = near_groups(vectors, limits.DUPLICATE_SIMILARITY, left_out=yielding.view(np.uint8))
+        members = np.argsort(group, kind="stable")[np.count_nonzero(group < 0) :]
+        return ranks[members], group[members]
 
     def _vectors(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Return the ranks of the best candidates that have a vector, and their vectors."""

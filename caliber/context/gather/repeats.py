@@ -96,9 +96,9 @@ class Repeats:
         spoken = self._words(self._inputs.snapshot[TURNS], turns.rows[-_TURNS:])
         every: frozenset[str] = frozenset().union(*spoken)
         for at, words in zip(own, self._words(owners, part.rows[own]), strict=True):
-            told = bool(words) and words <= every
-            places = [place for place, those in enumerate(spoken) if words <= those] if told else []
-            numbers[at] = turns.numbers[-_TURNS:][places[-1]] + 1 if places else 0
+            if words and words <= every:
+                last = next((place for place in range(len(spoken) - 1, -1, -1) if words <= spoken[place]), None)
+                numbers[at] = 0 if last is None else turns.numbers[-_TURNS:][last] + 1
         return replace(part, columns={**part.columns, TURN_NUMBER: numbers})
 
     def _add(

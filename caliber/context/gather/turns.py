@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from operator import add
 from typing import Any, Final
 
 import numpy as np
@@ -244,10 +245,9 @@ class TurnReader:
         contents = self._source.texts(self.turns, rows)
         has_parts = (self._known(chosen) & _PARTS_BIT) != 0
         # As `shown`, without a call for each: a window has hundreds.
-        out = [
-            label + (content if isinstance(content, str) else content.decode("utf-8", "replace"))
-            for label, content in zip(labels, contents, strict=True)
-        ]
+        if not set(map(type, contents)) <= {str}:
+            contents = [each if isinstance(each, str) else each.decode("utf-8", "replace") for each in contents]
+        out = list(map(add, labels, contents))
         if special := np.flatnonzero(has_parts).tolist():
             turns = self._turns([rows[place] for place in special], [contents[place] for place in special])
             for place, turn in zip(special, turns, strict=True):

@@ -129,6 +129,41 @@ def pairs_above(rows: npt.NDArray[np.float32], threshold: float, *, max_pairs: i
     return Pairs(index, scores[: found[0]].copy(), bool(truncated[0]))
 
 
+def near_groups(
+    rows: npt.NDArray[np.float32], threshold: float, *, left_out: npt.NDArray[np.uint8]
+) -> npt.NDArray[np.int64]:
+    """Return for each row the first row of its group of near rows, or -1 for a row in none.
+
+    In the order of rows, a row that is in no group takes all later ones that are in none and whose cosine with it is at
+    least ``threshold``.
+
+    Shapes:  rows f32[n, d]; left_out uint8[n], not 0 for rows that are to be in none -> int64[n]
+    Units:   as ``pairs_above``
+    Raises:  ShapeError, DTypeError, NonFiniteError
+    """
+    rows = _matrix(rows, "rows")
+    floor = checks.threshold(threshold, field="threshold")
+    left_out = checks.shaped(left_out, checks.U8, (rows.shape[0],), field="left_out")
+    native = dispatch.native()
+    norms = row_norms(rows, field="rows")
+    leader = np.empty(rows.shape[0], np.int64)
+    codes = scoring.code_rows(rows, norms)
+    owner, table = scoring.segment_table(native, [Segment(rows, norms, codes, None, rows.shape[0])])
+    ffi = native.ffi
+    status = native.lib.cal_near_groups_f32(
+        native.features,
+        table,
+        rows.shape[1],
+        floor,
+        ffi.from_buffer("uint8_t[]", left_out),
+        ffi.NULL if codes is None else ffi.from_buffer("int8_t[]", bytearray(codes.codes.shape[1])),
+        ffi.from_buffer("int64_t[]", leader),
+    )
+    del owner  # kept until C has returned
+    dispatch.check(status)
+    return leader
+
+
 def _matrix(rows: Any, field: str) -> npt.NDArray[np.float32]:
     checked = checks.view(rows, checks.F32, 2, field=field)
     if checked.shape[1] == 0:

@@ -131,6 +131,21 @@ def topk(
     return best, every[best]
 
 
+def near_groups(rows: F32s, threshold: float, *, left_out: U8s) -> I64s:
+    """The first row of each row's group, or -1: a row that is in no group takes all later near ones that are in none.
+
+    Shapes:  rows f32[n, d]; left_out uint8[n] -> int64[n]
+    """
+    leader = np.full(rows.shape[0], -1, np.int64)
+    for i in range(rows.shape[0]):
+        if leader[i] < 0 and not left_out[i]:
+            near = scores(rows[i + 1 :], rows[i], metric=COSINE) >= np.float32(threshold)
+            taken = i + 1 + np.flatnonzero(near & (leader[i + 1 :] < 0) & (left_out[i + 1 :] == 0))
+            leader[taken] = i
+            leader[i] = i if len(taken) else -1
+    return leader
+
+
 def pairs_above(rows: F32s, threshold: float, *, max_pairs: int) -> tuple[I64s, F32s, bool]:
     """The best ``max_pairs`` pairs i < j whose cosine is at least ``threshold``.
 
