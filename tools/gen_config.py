@@ -211,7 +211,7 @@ def language() -> str:
         "- numbers (`8000`, `0.95`, `1e-7`);",
         f"- durations: a whole number and {_words(parser._UNITS_MS, 'or')} (`30d`);",
         "- lists `[a, b]` and tables `{ name: value }`;",
-        f"- conditions in filters, with {_words(_comparators())}, `and`, `or` and parentheses.",
+        f"- conditions with {_words(_comparators())}, `and`, `or` and parentheses.",
         "",
         "Comments are `// to the end of the line`, `/* … */` and `(* … *)`. Keywords are words only where they are",
         "expected: a memory may be called `scope`.",
@@ -344,7 +344,7 @@ def _comparators() -> list[str]:
     grammar = GRAMMAR.read_text(encoding="utf-8")
     found = re.search(r"^COMPARATOR: /(.+?)\|\[(.+?)\]/$", grammar, re.MULTILINE)
     assert found is not None, "the grammar's COMPARATOR has another form: read it here too"
-    return [*found[1].split("|"), *found[2], "contains"]
+    return [*found[1].split("|"), *found[2], "contains", "starts"]
 
 
 def _call(action: PolicyAction) -> str:

@@ -573,24 +573,50 @@ class AsyncRecordReader(AsyncFace, Generic[T]):
     async def get(self, id: uuid.UUID | str) -> T:
         """Return one record. See ``RecordReader.get``."""
 
+    @overload
     async def find(
         self,
         filter: str | Mapping[str, Any] | None = None,
         *,
+        fields: None = None,
         order_by: str | None = None,
         descending: bool = False,
         limit: int | None = None,
         after: Any = None,
         valid: bool = True,
         **equal: Any,
-    ) -> list[T]:
-        """Return the records that a filter holds for and whose fields have given values, in the order of their ids.
-
-        See ``RecordReader.find``.
-        """
-
+    ) -> list[T]: ...
+    @overload
+    async def find(
+        self,
+        filter: str | Mapping[str, Any] | None = None,
+        *,
+        fields: Sequence[str],
+        order_by: str | None = None,
+        descending: bool = False,
+        limit: int | None = None,
+        after: Any = None,
+        valid: bool = True,
+        **equal: Any,
+    ) -> list[tuple[Any, ...]]: ...
     async def count(self, filter: str | Mapping[str, Any] | None = None, *, valid: bool = True, **equal: Any) -> int:
         """Return how many records ``find`` would return. See ``RecordReader.count``."""
+
+    async def distinct(
+        self,
+        field: str,
+        filter: str | Mapping[str, Any] | None = None,
+        *,
+        prefix: str | None = None,
+        limit: int | None = None,
+        offset: int = 0,
+        valid: bool = True,
+        **equal: Any,
+    ) -> list[Any]:
+        """Return the different values that a field has in the records that ``find`` would return, in order.
+
+        See ``RecordReader.distinct``.
+        """
 
     async def search(
         self,

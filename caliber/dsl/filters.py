@@ -18,19 +18,18 @@ from caliber.dsl.source import Source, SourceSpan
 from caliber.kernels.patterns import matcher
 from caliber.model.errors import ConfigError, ExtraNotInstalled, InvalidValue, MultipleErrors, ProgramFault
 from caliber.schema.memories import MemoryBinding
-from caliber.schema.predicate import OPEN_BOUNDS, All, Comparison, Either, Operator, Predicate, Variable
+from caliber.schema.predicate import OPEN_BOUNDS, ORDER, All, Comparison, Either, Operator, Predicate, Variable
 from caliber.schema.relation import Column, ColumnType
 
 PATTERN_CHARS: Final = 256
-_ORDER: Final = (Operator.LESS, Operator.GREATER, Operator.AT_MOST, Operator.AT_LEAST)
 _EQUALITY: Final = (Operator.EQUAL, Operator.UNEQUAL)
-_TEXTUAL: Final = (*_EQUALITY, Operator.MATCHES, Operator.CONTAINS)
+_TEXTUAL: Final = (*_EQUALITY, *ORDER, Operator.MATCHES, Operator.CONTAINS, Operator.STARTS)
 _OPERATORS: Final[dict[ColumnType, tuple[Operator, ...]]] = {
     ColumnType.UUID: _EQUALITY,
-    ColumnType.INSTANT: (*_EQUALITY, *_ORDER),
+    ColumnType.INSTANT: (*_EQUALITY, *ORDER),
     ColumnType.TEXT: _TEXTUAL,
-    ColumnType.INT: (*_EQUALITY, *_ORDER),
-    ColumnType.FLOAT: (*_EQUALITY, *_ORDER),
+    ColumnType.INT: (*_EQUALITY, *ORDER),
+    ColumnType.FLOAT: (*_EQUALITY, *ORDER),
     ColumnType.BOOL: _EQUALITY,
     ColumnType.ENUM: _EQUALITY,
     ColumnType.TEXT_ARRAY: (Operator.CONTAINS,),

@@ -36,6 +36,7 @@ _SHOWN: Final = {
     "DURATION": "a duration such as 30m",
     "COMPARATOR": "a comparison",
     "CONTAINS": "a comparison",
+    "STARTS": "a comparison",
     "$END": "the end of the file",
 }
 

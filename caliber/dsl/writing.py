@@ -40,7 +40,7 @@ _HEADER: Final = (
     "a variable.",
 )
 _WORD: Final = re.compile(r"[a-z_][a-z0-9_]*\Z")
-_NOT_WORDS: Final = frozenset(("true", "false", "null", "and", "or", "contains", "on"))
+_NOT_WORDS: Final = frozenset(("true", "false", "null", "and", "or", "contains", "starts", "on"))
 
 
 def render_caliber(config: CaliberConfig, reasons: Mapping[str, str] = MappingProxyType({})) -> str:

@@ -120,11 +120,12 @@ class ByteRows:
 class Interner:
     """Gives each distinct value a code; ``values`` is the list that codes index."""
 
-    __slots__ = ("codes", "values")
+    __slots__ = ("_in_order", "codes", "values")
 
     def __init__(self) -> None:
         self.values: list[Any] = []
         self.codes: dict[Any, int] = {}
+        self._in_order: tuple[int, list[Any], npt.NDArray[np.int64]] = (0, [], np.empty(0, np.int64))
 
     def __call__(self, value: Any) -> int:
         code = self.codes.get(value)
@@ -133,6 +134,21 @@ class Interner:
             self.values.append(value)
             self.codes[value] = code
         return code
+
+    def in_order(self) -> tuple[list[Any], npt.NDArray[np.int64]]:
+        """Return the values but None in order, and the code of each; only to look up. Kept until there are more.
+
+        Shapes:  int64[values]
+        """
+        counted, values, codes = self._in_order
+        count = len(self.values)
+        if counted < count:
+            new = [code for code in range(counted, count) if self.values[code] is not None]
+            # Those known are a run that is sorted already, so this takes the time of the new ones and one pass.
+            order = sorted([*codes.tolist(), *new], key=self.values.__getitem__)
+            values, codes = [self.values[code] for code in order], np.array(order, np.int64)
+            self._in_order = (count, values, codes)
+        return values, codes
 
     def of_all(self, values: Sequence[Any]) -> Iterator[int]:
         """Return the code of each value."""

@@ -5,7 +5,7 @@ Source: C-161 to C-165; docs/search.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from caliber.model import arguments
@@ -13,7 +13,7 @@ from caliber.model.errors import DTypeError, InvalidValue
 from caliber.model.hints import did_you_mean
 from caliber.schema.memories import MemoryBinding
 from caliber.schema.predicate import Comparison, Either, Operator, Predicate, all_of, one_of
-from caliber.schema.relation import Column, ColumnType
+from caliber.schema.relation import ORDINAL, Column, ColumnType
 from caliber.storage.compile.conditions import ORDERED
 from caliber.storage.compile.json_values import finite, whole
 
@@ -95,10 +95,38 @@ def unknown(name: str, fields: Iterable[str]) -> str:
     return f"there is no such field; {hint}" if hint else f"there is no such field: {', '.join(names)}"
 
 
+def sortable(memory: MemoryBinding, field: str) -> Column:
+    """Return the column of a field whose different values can be listed. Raises: InvalidValue."""
+    column = column_of(memory, arguments.as_text(field, "field"), "field")
+    if column.type in (*ORDERED, ColumnType.ENUM, ColumnType.BOOL, ColumnType.UUID):
+        return column
+    raise InvalidValue(field="field", reason=f"{field} has no order")
+
+
+def beginning(column: Column, prefix: str | None) -> Predicate | None:
+    """Return the condition that a text begins so. Raises: InvalidValue, DTypeError."""
+    if prefix is None:
+        return None
+    if column.type is not ColumnType.TEXT:
+        raise InvalidValue(field="prefix", reason=f"{column.name} is no text")
+    return Comparison(column.name, Operator.STARTS, arguments.as_text(prefix, "prefix", allow_empty=True))
+
+
+def fields_of(memory: MemoryBinding, fields: Sequence[str]) -> tuple[Column, ...]:
+    """Return the columns of some fields. Raises: InvalidValue, DTypeError."""
+    if isinstance(fields, str) or not isinstance(fields, Sequence):
+        raise DTypeError(field="fields", expected="a sequence of names", got=type(fields).__name__)
+    if not fields:
+        raise InvalidValue(field="fields", reason="name at least one field")
+    return tuple(column_of(memory, arguments.as_text(name, "fields"), "fields") for name in fields)
+
+
 def order_of(memory: MemoryBinding, order_by: str | None) -> Column | None:
     """Return the column that gives an order; None for that of ids. Raises: InvalidValue."""
     if order_by is None:
         return None
+    if order_by == "sequence" and memory.column("sequence") is None:
+        return ORDINAL
     column = column_of(memory, arguments.as_text(order_by, "order_by"), "order_by")
     if column.type in ORDERED:
         return column

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,11 +26,11 @@ from caliber.resident.predicates import mask
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.schema.memories import MemoryBinding
 from caliber.schema.predicate import Predicate, all_of, columns_in
-from caliber.schema.relation import Column, ColumnType, Residence
+from caliber.schema.relation import ORDINAL, Column, ColumnType, Relation, Residence
 from caliber.schema.validity import validity
 from caliber.search.filtering.visible import variables
 from caliber.search.opening import SearchEngine
-from caliber.storage.compile.codec import codec_of
+from caliber.storage.compile.codec import codec_of, decoder_of
 from caliber.storage.compile.conditions import PAGE_ROWS, Behind, Listing
 from caliber.storage.protocol import reading
 
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from caliber.search.service import Searching
 
 T = TypeVar("T")
+_FEW: Final = 4
+"""A page of less than this part of the rows is cheaper to choose first."""
 
 
 class RecordReader(Generic[T]):
@@ -72,24 +75,54 @@ class RecordReader(Generic[T]):
         found: T = self._searching.get(arguments.as_uuid(id, "id"), only=self._relation.name)
         return found
 
+    @overload
     def find(
         self,
-        filter: str | Mapping[str, Any] | None = None,  # noqa: A002  (the pinned name)
+        filter: str | Mapping[str, Any] | None = None,
         *,
+        fields: None = None,
         order_by: str | None = None,
         descending: bool = False,
         limit: int | None = None,
         after: Any = None,
         valid: bool = True,
         **equal: Any,
-    ) -> list[T]:
+    ) -> list[T]: ...
+
+    @overload
+    def find(
+        self,
+        filter: str | Mapping[str, Any] | None = None,
+        *,
+        fields: Sequence[str],
+        order_by: str | None = None,
+        descending: bool = False,
+        limit: int | None = None,
+        after: Any = None,
+        valid: bool = True,
+        **equal: Any,
+    ) -> list[tuple[Any, ...]]: ...
+
+    def find(
+        self,
+        filter: str | Mapping[str, Any] | None = None,  # noqa: A002  (the pinned name)
+        *,
+        fields: Sequence[str] | None = None,
+        order_by: str | None = None,
+        descending: bool = False,
+        limit: int | None = None,
+        after: Any = None,
+        valid: bool = True,
+        **equal: Any,
+    ) -> list[T] | list[tuple[Any, ...]]:
         """Return the records that a filter holds for and whose fields have given values, in the order of their ids.
 
         ``filter`` is a condition in words, or a mapping of fields to values, as the keywords are; of a list of values
-        one must do. ``order_by`` names a number or an instant: records without one come last, equal ones by id. A page
-        begins behind ``after``, a record or its id. Records that were taken back or do not hold now are left out,
-        unless ``valid`` is False. The application sees what is shared, and with ``trajectory_id=`` what the task's user
-        sees.
+        one must do. ``fields``: the values of these alone, a tuple a record. ``order_by`` names a number, an instant or
+        a text, or is ``"sequence"``, the order in which they were stored: records without a value come last, equal ones
+        by id. A page begins behind ``after``, a record or its id. Records that were taken back or do not hold now are
+        left out, unless ``valid`` is False. The application sees what is shared, and with ``trajectory_id=`` what the
+        task's user sees.
 
         Raises: InvalidValue, DTypeError; NotFound for the id of a record that there is not.
         """
@@ -97,15 +130,21 @@ class RecordReader(Generic[T]):
         order = conditions.order_of(self._bound, order_by)
         arguments.as_flag(descending, "descending")
         most = None if limit is None else arguments.as_whole(limit, "limit", 1)
+        chosen = None if fields is None else conditions.fields_of(self._bound, fields)
         predicate = self._predicate(filter, equal, valid)
         behind = None if after is None else self._behind(after, order)
         snapshot = self._snapshot()
         readers = self._seeing(equal, predicate, order)
-        if snapshot is None:
-            return self._find_stored(predicate, order, descending, most, behind, readers)
-        rows = _in_order(snapshot, self._meeting(snapshot, predicate, readers), order, descending, behind, most)
         shown, relation = readers.shown, self._relation
-        return [shown(relation, self._engine.memory.entity(snapshot, row)) for row in rows]
+        if snapshot is None:
+            found = self._find_stored(predicate, order, descending, most, behind, readers)
+        else:
+            meeting, memory = self._meeting(snapshot, predicate, readers), self._engine.memory
+            rows = _in_order(snapshot, meeting, order, descending, behind, most, memory.stored)
+            if chosen is not None and not (readers.limited and relation.follows):
+                return memory.columns(snapshot, rows, chosen)
+            found = [shown(relation, memory.entity(snapshot, row)) for row in rows]
+        return found if chosen is None else [_picked(relation, record, chosen) for record in found]
 
     def count(
         self,
@@ -122,6 +161,38 @@ class RecordReader(Generic[T]):
         if snapshot is not None:
             return int(np.count_nonzero(self._meeting(snapshot, predicate, readers)))
         return self._count_stored(predicate, readers)
+
+    def distinct(
+        self,
+        field: str,
+        filter: str | Mapping[str, Any] | None = None,  # noqa: A002  (as ``find``)
+        *,
+        prefix: str | None = None,
+        limit: int | None = None,
+        offset: int = 0,
+        valid: bool = True,
+        **equal: Any,
+    ) -> list[Any]:
+        """Return the different values that a field has in the records that ``find`` would return, in order.
+
+        Records without a value give none. ``prefix`` is how a text must begin. The first ``offset`` are left out.
+
+        Raises: as ``find``; InvalidValue for a field that has no order.
+        """
+        self._engine.check_open()
+        column = conditions.sortable(self._bound, field)
+        most = None if limit is None else arguments.as_whole(limit, "limit", 1)
+        first = arguments.as_whole(offset, "offset", 0)
+        predicate = all_of(self._predicate(filter, equal, valid), conditions.beginning(column, prefix))
+        snapshot = self._snapshot()
+        readers = self._seeing(equal, predicate, column)
+        if snapshot is None:
+            values = sorted(self._distinct_stored(column, predicate, readers))
+        else:
+            values = self._engine.memory.distinct(snapshot, column, self._meeting(snapshot, predicate, readers))
+        decode = decoder_of(column)
+        page = values[first : None if most is None else first + most]
+        return page if decode is None else list(map(decode, page))
 
     def search(
         self,
@@ -204,6 +275,18 @@ class RecordReader(Generic[T]):
                 count = sum(readers.allows_row(self._relation, row) for row in rows)
             return count
 
+    def _distinct_stored(self, column: Column, predicate: Predicate | None, readers: Readers) -> set[Any]:
+        listing = Listing(self._relation, predicate, self._engine.store.dialect)
+        variables_now = variables(self._principal, self._engine.clock.now_us())
+        with reading(self._engine.store, self._relation) as session:
+            hides = self._relation.rights.hides and not readers.everything
+            found = None if hides else listing.distinct(session, variables_now, column)
+            if found is None:
+                at = codec_of(self._relation).index(column.name)
+                rows = listing.rows(session, variables_now)
+                found = {row[at] for row in rows if readers.allows_row(self._relation, row)}
+            return found - {None}
+
     def _find_stored(
         self,
         predicate: Predicate | None,
@@ -225,6 +308,8 @@ class RecordReader(Generic[T]):
     def _behind(self, after: Any, order: Column | None) -> Behind:
         """Return the position a page begins after; a record that was passed in counts with the values it holds."""
         codec = codec_of(self._relation)
+        if order is ORDINAL and isinstance(after, self._relation.entity):
+            after = getattr(after, self._relation.key[0])  # a record does not say which it was
         if isinstance(after, self._relation.entity):
             row = codec.encode(after)
         elif isinstance(after, uuid.UUID | str):
@@ -243,6 +328,16 @@ class RecordReader(Generic[T]):
         return f"{type(self).__name__}({self._name})"
 
 
+def _picked(relation: Relation, record: Any, columns: Sequence[Column]) -> tuple[Any, ...]:
+    """Return the values of a record in some columns."""
+    codec = codec_of(relation)
+    stored, out = codec.encode(record), []
+    for column in columns:
+        value, decode = stored[codec.index(column.name)], decoder_of(column)
+        out.append(value if value is None or decode is None else decode(value))
+    return tuple(out)
+
+
 def _in_order(
     snapshot: RelationSnapshot,
     meeting: NDArray[np.bool_],
@@ -250,20 +345,58 @@ def _in_order(
     descending: bool,
     behind: Behind | None,
     most: int | None,
+    read: Callable[[RelationSnapshot, Sequence[int], Column], Sequence[Any]],
 ) -> list[int]:
     """Return the rows that meet a condition, in order, after a given record, up to a limit."""
     rows = np.flatnonzero(meeting)
     high, low = snapshot.ties()[rows].T
-    values, unset = _values(snapshot, order, rows)
+    if order is not None and order.type is ColumnType.TEXT:
+        values, behind = _ranks(snapshot, order, rows, behind, read)
+        unset = values < 0
+    else:
+        values, unset = _values(snapshot, order, rows)
     if behind is not None:
         kept = _beyond(high, low, None if order is None else (values, unset), behind, descending)
         rows, high, low, values, unset = rows[kept], high[kept], low[kept], values[kept], unset[kept]
     if descending:
         # Each key is reversed separately: NULL comes last in either direction.
         high, low, values = ~high, ~low, (-values if values.dtype.kind == "f" else ~values)
+    if most is not None and most < len(rows) // _FEW:
+        # Only those that may be among the first are sorted.
+        last = np.inf if values.dtype.kind == "f" else np.iinfo(np.int64).max
+        leading = high if order is None else np.where(unset, last, values)
+        kept = leading <= np.partition(leading, most - 1)[most - 1]
+        rows, high, low, values, unset = rows[kept], high[kept], low[kept], values[kept], unset[kept]
     places = np.lexsort((low, high, values, unset))
     found: list[int] = rows[places[:most]].tolist()
     return found
+
+
+def _ranks(
+    snapshot: RelationSnapshot,
+    order: Column,
+    rows: NDArray[np.int64],
+    behind: Behind | None,
+    read: Callable[[RelationSnapshot, Sequence[int], Column], Sequence[Any]],
+) -> tuple[NDArray[np.int64], Behind | None]:
+    """Return numbers in the order of the rows' texts, -1 for None, and the position with a number for its text."""
+    beside = None if behind is None else behind.value
+    if order.residence is Residence.INTERNED:
+        texts, codes = snapshot.in_order(order.name)
+        number_of = np.full(len(snapshot.interned(order.name)), -1, np.int64)
+        number_of[codes] = np.arange(len(codes))
+        values = number_of[snapshot.column(order.name)[rows]]
+    else:
+        read_texts = read(snapshot, rows.tolist(), order)
+        texts = sorted({text for text in read_texts if text is not None})
+        ranks = {text: rank for rank, text in enumerate(texts)}
+        values = np.fromiter([-1 if text is None else ranks[text] for text in read_texts], np.int64, len(read_texts))
+    if behind is None or beside is None:
+        return values, behind
+    at = bisect_left(texts, beside)
+    # A text that no row has stands between two: every second number is free.
+    known = at < len(texts) and texts[at] == beside
+    return np.where(values < 0, -1, 2 * values), Behind(behind.key, 2 * at if known else 2 * at - 1)
 
 
 def _values(
@@ -273,7 +406,7 @@ def _values(
     if order is None:
         return np.zeros(len(rows), np.int64), np.zeros(len(rows), np.bool_)
     dtype = np.float64 if order.type is ColumnType.FLOAT else np.int64
-    if order.residence is Residence.COLUMN:
+    if order.residence is Residence.COLUMN or order is ORDINAL:
         array = snapshot.column(order.name)[rows]
         null = order.resident_null if order.nullable else None
         unset = np.zeros(len(rows), np.bool_) if null is None else array == array.dtype.type(null)

@@ -19,6 +19,9 @@ from contextlib import AbstractContextManager, nullcontext
 from operator import attrgetter
 from typing import Any, Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from caliber.kernels.evaluator import Evaluator
 from caliber.model.errors import CaliberError, InvalidConfigValue
 from caliber.model.process.interrupts import let_through
@@ -31,9 +34,9 @@ from caliber.resident.snapshot import ENTITY_RELATIONS, ResidentSnapshot
 from caliber.resident.tables import layout_of
 from caliber.resident.vectors import VectorSnapshot
 from caliber.resident.verifier import Difference, differences
-from caliber.schema.relation import Relation
+from caliber.schema.relation import Column, Relation, Residence
 from caliber.schema.traits import Mirror
-from caliber.storage.compile.codec import dump_json
+from caliber.storage.compile.codec import Row, decoder_of, dump_json
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.migrate.migrations import epoch_of
 from caliber.storage.protocol import ChangeBatch, Store, reading
@@ -387,6 +390,28 @@ class ResidentMemory:
             read_back(self._store, snapshot, numbers, missing, out)
             self.stats.evicted_texts_read += len(missing)
         return out
+
+    def columns(self, snapshot: RelationSnapshot, numbers: Sequence[int], columns: Sequence[Column]) -> list[Row]:
+        """Return the values of rows in some columns, a tuple a row."""
+        read = []
+        for column in columns:
+            stored, decode = self.stored(snapshot, numbers, column), decoder_of(column)
+            read.append(stored if decode is None else [None if each is None else decode(each) for each in stored])
+        return list(zip(*read, strict=True))
+
+    def distinct(self, snapshot: RelationSnapshot, column: Column, among: NDArray[np.bool_]) -> list[Any]:
+        """Return the different values but None that some rows have in a column, as stored, in order."""
+        if column.residence is not Residence.INTERNED:
+            return sorted(set(self.stored(snapshot, np.flatnonzero(among).tolist(), column)) - {None})
+        values, codes = snapshot.in_order(column.name)
+        present = np.zeros(len(snapshot.interned(column.name)), np.bool_)
+        present[snapshot.column(column.name)[among]] = True
+        return [values[place] for place in np.flatnonzero(present[codes]).tolist()]
+
+    def stored(self, snapshot: RelationSnapshot, numbers: Sequence[int], column: Column) -> list[Any]:
+        """Return the values of rows in a column, as the driver stores them."""
+        is_text = column.residence is Residence.TEXT
+        return self.texts(snapshot, numbers) if is_text else snapshot.stored(column, numbers)
 
     def entity(self, snapshot: RelationSnapshot, number: int) -> Any:
         """Return the entity of one row."""

@@ -24,7 +24,7 @@ from caliber.kernels.evaluator import NUMPY, Evaluator
 from caliber.kernels.growing import ByteRows, Interner
 from caliber.resident.chain import Chain
 from caliber.resident.tables import PAIR, Columns, KeyTable, Layout, SegmentedColumn
-from caliber.schema.relation import ColumnType, Relation, Residence
+from caliber.schema.relation import Column, ColumnType, Relation, Residence
 from caliber.storage.compile.codec import Row
 
 T = TypeVar("T")
@@ -358,6 +358,10 @@ class RelationSnapshot:
         """
         return self.generation.interners[name].codes
 
+    def in_order(self, name: str) -> tuple[list[Any], NDArray[np.int64]]:
+        """Return the distinct values, but None, of an interned column in order, and their codes; only to look up."""
+        return self.generation.interners[name].in_order()
+
     def enum_code(self, name: str, value: str) -> int:
         """Return the code that stands for an enum's value in its column."""
         return self.layout.enum_codes[name][value]
@@ -458,6 +462,21 @@ class RelationSnapshot:
         """Return the values of rows in a packed column, as the driver stores them."""
         place = self.layout.codec.index(column)
         return [marshal.loads(row)[place] for row in self.generation.packed.take(numbers)]
+
+    def stored(self, column: Column, numbers: Sequence[int]) -> list[Any]:
+        """Return the values of rows in a column that is not that of texts, as the driver stores them."""
+        name = column.name
+        if self.layout.has_tie and name == self.relation.key[0]:
+            keys = self.ties()[numbers].astype(">u8").tobytes()
+            return [keys[at : at + 16] for at in range(0, len(keys), 16)]
+        if column.residence is Residence.INTERNED:
+            values = self.interned(name)
+            return [values[code] for code in self.column(name)[numbers].tolist()]
+        if column.residence is Residence.COLUMN and column.enum is None:
+            whole: list[Any] = self.column(name)[numbers].tolist()
+            null = column.resident_null
+            return whole if null is None else [None if value == null else value for value in whole]
+        return self.packed_values(name, numbers)
 
     def packed_rows(self, columns: Sequence[str], numbers: Sequence[int]) -> list[tuple[Any, ...]]:
         """Return the values of rows in several packed columns, as the driver stores them."""

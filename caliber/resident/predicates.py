@@ -17,6 +17,7 @@ import operator as operators
 import threading
 import uuid
 import weakref
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
@@ -30,7 +31,19 @@ from caliber.model.lazy_dataclass import dataclass
 from caliber.model.process.interpreter import renew_in_child
 from caliber.model.time import to_us
 from caliber.resident.mirror import Generation, RelationSnapshot
-from caliber.schema.predicate import All, Comparison, OneOf, Operator, Predicate, Variable, all_of, holds, variables_in
+from caliber.schema.predicate import (
+    ORDER,
+    All,
+    Comparison,
+    OneOf,
+    Operator,
+    Predicate,
+    Variable,
+    after_all_with,
+    all_of,
+    holds,
+    variables_in,
+)
 from caliber.schema.relation import Column, ColumnType, Residence
 from caliber.storage.compile.codec import decoder_of
 
@@ -46,6 +59,7 @@ _UFUNCS: Final[dict[Operator, Callable[..., Any]]] = {
     Operator.AT_MOST: np.less_equal,
     Operator.AT_LEAST: np.greater_equal,
 }
+_RANGES: Final = frozenset((*ORDER, Operator.STARTS))
 _SCALARS: Final[dict[Operator, Callable[[Any, Any], bool]]] = {
     Operator.EQUAL: operators.eq,
     Operator.UNEQUAL: operators.ne,
@@ -228,6 +242,8 @@ class _Asking:
             if value is not None and column.nullable:
                 found &= codes != known.get(None, -1)
             return found
+        if value is not None and comparison.operator in _RANGES:
+            return self._by_range(comparison.operator, column.name, value)
         # A writer may append while this reads: rows within the boundary keep their places.
         values = self._snapshot.interned(column.name)
         asked = np.zeros(len(values), np.bool_)
@@ -236,6 +252,15 @@ class _Asking:
         places = np.flatnonzero(asked)
         verdicts[places] = self._verdicts(comparison, column, [values[place] for place in places.tolist()])
         answers: Bools = verdicts[codes]
+        return answers
+
+    def _by_range(self, operator: Operator, name: str, value: Any) -> Bools:
+        """Return the rows whose value lies in a range, by the values in order."""
+        values, codes = self._snapshot.in_order(name)
+        low, high = range_of(values, operator, value)
+        verdicts = np.zeros(len(self._snapshot.interned(name)), np.bool_)
+        verdicts[codes[low:high]] = True
+        answers: Bools = verdicts[self._snapshot.column(name)]
         return answers
 
     # --- texts and rows --------------------------------------------------------------------------
@@ -266,12 +291,30 @@ class _Asking:
             return [item is not None and found(item) for item in stored]
         if value is not None and comparison.operator is Operator.CONTAINS:
             return [item is not None and value in item for item in stored]
+        if value is not None and comparison.operator is Operator.STARTS:
+            return [item is not None and item.startswith(value) for item in stored]
         return [holds(comparison, {comparison.column: item}, self._variables, matches) for item in stored]
 
 
 def _both(fresh: Bools, wanted: Bools) -> Bools:
     """Return the rows that are in both, in the array of the first, which no other code holds."""
     return np.logical_and(fresh, wanted, out=fresh)
+
+
+def range_of(values: Sequence[Any], operator: Operator, value: Any) -> tuple[int, int]:
+    """Return where those of some values in order begin and end that a comparison of order holds for."""
+    match operator:
+        case Operator.LESS:
+            return 0, bisect_left(values, value)
+        case Operator.AT_MOST:
+            return 0, bisect_right(values, value)
+        case Operator.GREATER:
+            return bisect_right(values, value), len(values)
+        case Operator.AT_LEAST:
+            return bisect_left(values, value), len(values)
+        case _:
+            end = after_all_with(value)
+            return bisect_left(values, value), len(values) if end is None else bisect_left(values, end)
 
 
 def _as_stored(value: Any) -> Any:

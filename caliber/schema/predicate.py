@@ -8,17 +8,21 @@ Source: C-161 to C-165, K-064, K-071.
 
 from __future__ import annotations
 
+import sys
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from caliber.model.lazy_dataclass import dataclass
 
 
 class Operator(StrEnum):
-    """The comparison of a column. ``contains``: a member of a list, or a part of a text."""
+    """The comparison of a column. ``contains``: a member of a list, or a part of a text.
+
+    Texts are less or greater by their characters' numbers, whatever the language.
+    """
 
     EQUAL = "="
     UNEQUAL = "!="
@@ -28,6 +32,7 @@ class Operator(StrEnum):
     AT_LEAST = ">="
     MATCHES = "~"
     CONTAINS = "contains"
+    STARTS = "starts"
 
 
 class Variable(StrEnum):
@@ -77,6 +82,21 @@ class Either:
 
 
 Predicate: TypeAlias = Comparison | OneOf | All | Either
+
+ORDER: Final = (Operator.LESS, Operator.GREATER, Operator.AT_MOST, Operator.AT_LEAST)
+_STRAY: Final = range(0xD800, 0xE000)
+"""Surrogates, which are no characters of a text."""
+
+
+def after_all_with(prefix: str) -> str | None:
+    """Return the first text behind all that start with a prefix; None if no text is."""
+    for end in range(len(prefix), 0, -1):
+        following = ord(prefix[end - 1]) + 1
+        following = _STRAY.stop if following in _STRAY else following
+        if following <= sys.maxunicode:
+            return prefix[: end - 1] + chr(following)
+    return None
+
 
 OPEN_BEFORE = frozenset({"valid_from"})
 OPEN_AFTER = frozenset({"valid_until"})
@@ -162,6 +182,8 @@ def _compare(stored: Any, operator: Operator, value: Any, column: str, matches: 
             return matches(value, stored)
         case Operator.CONTAINS:
             return bool(value in stored)
+        case Operator.STARTS:
+            return bool(stored.startswith(value))
 
 
 def _open_bound(column: str, operator: Operator) -> bool:

@@ -178,7 +178,7 @@ def written() -> list[str]:
     made = [render_caliber(make("store.db")) for make in profiles.PROFILES.values()]
     base = config("store.db")
     drawn = [format_text(sound_program(seed, base).text()) for seed in range(6)]  # editors colour line by line
-    rest = 'caliber: "0.1.0" { include "a.caliber" inject note into context { filter: tags contains "a" or a = 1 } }'
+    rest = 'caliber: "0.1.0" { include "a" inject note into context { filter: tags contains "a" or a starts "b" } }'
     return [EXAMPLE, rest, *(block for block in blocks if block.startswith("caliber:")), *files, *made, *drawn]
 
 

@@ -394,7 +394,7 @@ UNSURE = "memory d { type: meta schema: { a: text, w: flaot } index: { w: hnsw, 
      ["2:59: error: this never holds: entity has one"]),
     (f"inject note into context {{ {RULE} filter: confidence }}", ["2:59: error: a filter consists of comparisons"]),
     (f"inject d into context {{ {RULE} filter: a > 5 }} memory d {{ {OWN} }}",
-     ["2:56: error: a (text) cannot be compared by >"]),
+     ["2:60: error: a is compared with a text in quotes"]),
     (f'inject d into context {{ {RULE} filter: b = "x" }} memory d {{ {OWN} }}', ["2:56: error: there is no field b"]),
     (
         f"{UNSURE} inject d into context {{ {RULE} filter: w > 1 and a = 1 and class = 2 }}",

@@ -17,8 +17,8 @@ from caliber.model.errors import ConfigError, MultipleErrors, ProgramFault
 
 _KEYWORDS_TOO = ("scope", "note", "type", "index", "inject", "into", "memory", "config", "on", "include", "caliber")
 names = st.one_of(st.from_regex(r"[a-z_][a-z0-9_]{0,8}", fullmatch=True), st.sampled_from(_KEYWORDS_TOO))
-# "and", "or" and "contains" join conditions wherever one may end, "on" begins a rule: there they are no names.
-_settings = names.filter(lambda name: name not in ("and", "or", "contains", "on"))
+# "and", "or", "contains" and "starts" follow wherever a condition may, "on" begins a rule: there they are no names.
+_settings = names.filter(lambda name: name not in ("and", "or", "contains", "starts", "on"))
 words = st.lists(_settings, min_size=1, max_size=3).map(".".join).map(ast.Word)
 _text_chars = st.characters(blacklist_categories=("Cs",), blacklist_characters="\0")
 texts = st.text(_text_chars, max_size=12).map(ast.Text)
@@ -30,7 +30,7 @@ durations = st.tuples(st.integers(0, 10**6), st.sampled_from("smhdw")).map(
     lambda parts: ast.Duration(f"{parts[0]}{parts[1]}", 0)
 )
 simple = st.one_of(words, texts, numbers, durations)
-operators = st.sampled_from(["=", "!=", "<", ">", "<=", ">=", "~", "contains"])
+operators = st.sampled_from(["=", "!=", "<", ">", "<=", ">=", "~", "contains", "starts"])
 
 
 def _joined(operator: str, inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:

@@ -70,6 +70,8 @@ def check_schema_name(name: str) -> str:
     return name
 
 
+_ESCAPE: Final = 0xFDD0
+"""The character that begins an escape of texts: ``ESCAPE`` of connecting/wire.py."""
 TEMPLATE: Final = "caliber_template_of_a_schema"
 """A schema that no store has: statements are compiled for it, and named for the schema of each store."""
 
@@ -168,6 +170,14 @@ class PostgresDialect:
     def contains(self, column: Column, mark: str, row: str = "") -> str:
         name = f"{row}{quote(column.name)}"
         return f"strpos({name}, {mark}) > 0" if column.type is ColumnType.TEXT else f"{mark} = ANY({name})"
+
+    def in_order(self, column: Column, expression: str) -> str:
+        if column.type is not ColumnType.TEXT:
+            return expression
+        # A zero character travels as the escape and 0 (connecting/wire.py), and comes before 1, which makes room.
+        expression = f"replace({expression}, chr(1), chr(1) || chr(2))"
+        expression = f"replace({expression}, chr({_ESCAPE}) || '0', chr(1) || chr(1))"
+        return f"replace({expression}, chr({_ESCAPE}) || '1', chr({_ESCAPE})) COLLATE \"C\""
 
     def size(self, column: Column, expression: str) -> str:
         if column.type is ColumnType.VECTOR:

@@ -109,6 +109,9 @@ class SqliteDialect:
     def contains(self, column: Column, mark: str, row: str = "") -> str:
         return _CONTAINS[column.type].format(f"{row}{quote(column.name)}", mark)
 
+    def in_order(self, column: Column, expression: str) -> str:  # noqa: ARG002
+        return expression
+
     def size(self, column: Column, expression: str) -> str:
         if column.type is ColumnType.VECTOR:
             return f"length({expression}) / 4"

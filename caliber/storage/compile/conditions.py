@@ -149,6 +149,9 @@ class FilterWriter(ConditionWriter):
     def contains(self, column: Column, mark: str) -> str:
         return self._dialect.contains(column, mark)
 
+    def in_order(self, column: Column, expression: str) -> str:
+        return self._dialect.in_order(column, expression)
+
     def _place(self, column: Column, value: Any) -> int:
         key = (column.type, value)
         if key not in self._places:
@@ -248,7 +251,7 @@ def _plain(value: Any) -> Any:
     return int(value) if isinstance(value, bool) else value
 
 
-ORDERED: Final = (ColumnType.INT, ColumnType.FLOAT, ColumnType.INSTANT)
+ORDERED: Final = (ColumnType.INT, ColumnType.FLOAT, ColumnType.INSTANT, ColumnType.TEXT)
 """Types by which records can be sorted: those that the language compares by ``<``."""
 
 
@@ -319,19 +322,20 @@ class Listing:
             binds.append((self._relation.key[0], behind.key))
             after = f"{key} {beyond} {mark(first)}"
             if self._order_by is not None:
-                column = quote(self._order_by.name)
+                name = quote(self._order_by.name)
+                column = self._dialect.in_order(self._order_by, name)
                 if behind.value is None:
-                    after = f"({column} IS NULL AND {after})"
+                    after = f"({name} IS NULL AND {after})"
                 else:
                     binds.append((self._order_by.name, behind.value))
-                    value = mark(first + 1)
-                    after = f"({column} IS NULL OR {column} {beyond} {value} OR ({column} = {value} AND {after}))"
+                    value = self._dialect.in_order(self._order_by, mark(first + 1))
+                    after = f"({name} IS NULL OR {column} {beyond} {value} OR ({column} = {value} AND {after}))"
             parts.append(after)
         down = " DESC" if self._turned else ""
         order = f"{key}{down}"
         if self._order_by is not None:
-            column = quote(self._order_by.name)
-            order = f"({column} IS NULL), {column}{down}, {order}"
+            name = quote(self._order_by.name)
+            order = f"({name} IS NULL), {self._dialect.in_order(self._order_by, name)}{down}, {order}"
         where = f" WHERE {' AND '.join(parts)}" if parts else ""
         names = self._codec.names
         sql = (
@@ -342,14 +346,24 @@ class Listing:
         plan = Plan(f"{self._relation.name}.list_{digest_of(sql)}", sql, columns, names, is_kept=False)
         return plan, tuple(value for _, value in binds)
 
+    def distinct(self, session: StatementSession, variables: Mapping[Variable, Any], column: Column) -> set[Any] | None:
+        """Return the different values of a column, as stored; None where the statement alone cannot decide."""
+        rows = self._selected(session, variables, f"DISTINCT {quote(column.name)}", "distinct", column.name)
+        return None if rows is None else {value for (value,) in rows}
+
     def count(self, session: StatementSession, variables: Mapping[Variable, Any]) -> int | None:
         """Return the number of rows; None where the statement alone cannot decide."""
+        rows = self._selected(session, variables, "count(*)", "count", "count")
+        return None if rows is None else int(rows[0][0])
+
+    def _selected(
+        self, session: StatementSession, variables: Mapping[Variable, Any], selected: str, kind: str, result: str
+    ) -> list[Row] | None:
         if not self._exact:
             return None
         bound = [bound_value(variables[item] if isinstance(item, Variable) else item) for _, item in self._values]
         where = f" WHERE {self._condition}" if self._condition else ""
-        sql = f"SELECT count(*) FROM {self._dialect.table(self._relation.name)}{where}"
+        sql = f"SELECT {selected} FROM {self._dialect.table(self._relation.name)}{where}"
         binds = tuple(column for column, _ in self._values)
-        plan = Plan(f"{self._relation.name}.count_{digest_of(sql)}", sql, binds, ("count",), is_kept=False)
-        count: int = session.run(plan, bound)[0][0]
-        return count
+        plan = Plan(f"{self._relation.name}.{kind}_{digest_of(sql)}", sql, binds, (result,), is_kept=False)
+        return session.run(plan, bound)

@@ -97,6 +97,10 @@ class Dialect(Protocol):
         """
         ...
 
+    def in_order(self, column: Column, expression: str) -> str:
+        """Return a text, or its placeholder, so that comparing puts texts in the order of their characters."""
+        ...
+
     def size(self, column: Column, expression: str) -> str:
         """Return the bytes, elements or dimensions of a column's value."""
         ...

@@ -12,7 +12,7 @@ from typing import Any, Final
 from caliber.kernels.patterns import matches
 from caliber.model.errors import InternalError
 from caliber.model.time import EPOCH
-from caliber.schema.predicate import All, Comparison, OneOf, Operator, Predicate, Variable, holds
+from caliber.schema.predicate import ORDER, All, Comparison, OneOf, Operator, Predicate, Variable, after_all_with, holds
 from caliber.schema.relation import Column, ColumnType, Relation
 from caliber.storage.compile.spelling import quote
 
@@ -56,6 +56,10 @@ class ConditionWriter:
         """Return the condition that a list has a member, or a text a part."""
         raise self._unbound(column)
 
+    def in_order(self, column: Column, expression: str) -> str:  # noqa: ARG002
+        """Return a text, or its placeholder, as texts are put in order."""
+        return expression
+
     def _unbound(self, column: Column) -> InternalError:
         return InternalError(f"a condition of {self.relation.name} compares {column.name} with a value, and binds none")
 
@@ -76,11 +80,21 @@ class ConditionWriter:
             if column.type is ColumnType.TEXT and str(asked.value)[:1] in ("0", "1"):
                 self.exact = False
             return self.contains(column, mark)
+        if column.type is ColumnType.TEXT and (operator in ORDER or operator is Operator.STARTS):
+            return self._in_range(column, name, mark, asked)
         compared = f"{name} {_SIGNS.get(operator, operator.value)} {mark}"
         # Comparing NULL gives NULL, which is not true: as it should be, but for open bounds.
         if column.nullable and holds(replace(asked, value=EPOCH), {column.name: None}, {}, matches):
             return f"({compared} OR ({name} IS NULL AND {mark} IS NOT NULL))"
         return compared
+
+    def _in_range(self, column: Column, name: str, mark: str, asked: Comparison) -> str:
+        name = self.in_order(column, name)
+        if asked.operator is not Operator.STARTS:
+            return f"{name} {asked.operator.value} {self.in_order(column, mark)}"
+        end = after_all_with(str(asked.value))
+        begins = f"{name} >= {self.in_order(column, mark)}"
+        return begins if end is None else f"({begins} AND {name} < {self.in_order(column, self.mark(column, end))})"
 
 
 def trait_condition(predicate: Predicate | None, relation: Relation, row: str = "", now: str = "") -> str:
