@@ -14,7 +14,7 @@ from caliber.model.declared import MemoryCategory, Trigger
 from caliber.model.time import format_duration
 from caliber.model.trajectory import ArtifactType
 from caliber.schema import memory_types as data
-from caliber.schema.memory_types import FieldType, IndexType, Lifecycle, MemoryType, RetentionKind
+from caliber.schema.memory_types import FieldType, History, IndexType, Lifecycle, MemoryType, RetentionKind
 
 NAME_CHARS: Final = 48
 """A table's name has at most 63 bytes on PostgreSQL, of which a prefix and an index's ending take some."""
@@ -167,6 +167,9 @@ class MemoryConfig(Section):
     key: Annotated[tuple[MemoryName, ...], AsList] = knob(
         "Fields by whose values there is one record at most.", "ours", optional=True, default=()
     )
+    history: History = knob(
+        "Keep earlier versions of a record for replay, or nothing.", "ours", optional=True, default=History.VERSIONS
+    )
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -204,4 +207,5 @@ class MemoryConfig(Section):
             parent=self.parent,
             inject_on=tuple(item.declared for item in self.inject_on),
             key=self.key,
+            history=self.history,
         )

@@ -14,9 +14,11 @@ from caliber.dsl.policies import trigger
 from caliber.dsl.source import Source
 from caliber.model.declared import MemoryCategory
 from caliber.model.trajectory import ArtifactType
-from caliber.schema.memory_types import FieldType, IndexType, Lifecycle, RetentionKind
+from caliber.schema.memory_types import FieldType, History, IndexType, Lifecycle, RetentionKind
 
-SETTINGS: Final = ("type", "schema", "retention", "index", "lifecycle", "artifacts", "parent", "key", "inject_on")
+SETTINGS: Final = (
+    "type", "schema", "retention", "index", "lifecycle", "artifacts", "parent", "key", "history", "inject_on"
+)  # fmt: skip
 _PLAIN_RETENTIONS: Final = (RetentionKind.PERSISTENT, RetentionKind.SESSION, RetentionKind.SCOPE)
 RETENTIONS: Final = (*_PLAIN_RETENTIONS, "30d", "max(100)", "compress_on: scope_close")
 LIFECYCLES: Final = ("explicit", "auto_close(scope_close)")
@@ -42,6 +44,7 @@ def memory(state: Building, source: Source, definition: ast.Definition) -> None:
         "artifacts": _artifacts,
         "parent": _parent,
         "key": _key,
+        "history": _history,
         "inject_on": _inject_on,
     }
     for key, setting in settings.items():
@@ -60,6 +63,12 @@ def _type(state: Building, source: Source, value: ast.Value, data: dict[str, Any
     found = _one_of(state, source, value, MemoryCategory, "unknown type of memory")
     data["type"] = found or MemoryCategory.SEMANTIC.value  # it has its fault already
     state.places[(*path, "type")] = (source, value.span)
+
+
+def _history(state: Building, source: Source, value: ast.Value, data: dict[str, Any], path: Path) -> None:
+    found = _one_of(state, source, value, History, "unknown history")
+    data["history"] = found or History.VERSIONS.value  # it has its fault already
+    state.places[(*path, "history")] = (source, value.span)
 
 
 def _schema(state: Building, source: Source, value: ast.Value, data: dict[str, Any], path: Path) -> None:

@@ -33,6 +33,7 @@ from caliber.dsl.compiler import PROVIDERS, VERSION
 from caliber.dsl.policies import TARGET
 from caliber.dsl.printer import format_text, quoted
 from caliber.model.time import format_duration
+from caliber.schema.memory_types import History
 
 _HEADER: Final = (
     'A configuration of CALIBER that states every setting. "Here:" says why a profile has another value than the',
@@ -188,6 +189,8 @@ def _memory(memory: MemoryConfig) -> Iterator[str]:
         yield f"parent: {memory.parent}"
     if memory.key:
         yield f"key: [{', '.join(memory.key)}]"
+    if memory.history is History.NONE:
+        yield f"history: {memory.history}"
     if memory.inject_on:
         yield f"inject_on: [{', '.join(when.shown for when in memory.inject_on)}]"
     if memory.indexes:

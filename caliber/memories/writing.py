@@ -395,6 +395,8 @@ class RecordWriter(RecordReader[Any]):
         return record
 
     def _tell(self, uow: UnitOfWork, kind: EventType, record: Any) -> None:
+        if not self._relation.history:
+            return
         uow.emit(
             self._engine.event(
                 kind,

@@ -13,7 +13,7 @@ from caliber.model.errors import InternalError
 from caliber.model.hints import did_you_mean
 from caliber.schema.declared_memories import bind_declared, field_faults, key_faults
 from caliber.schema.memories import BUILT_IN, MemoryBinding
-from caliber.schema.memory_types import INDEXES, OWN_INDEXES, Field, FieldType, MemoryType, index_faults
+from caliber.schema.memory_types import INDEXES, OWN_INDEXES, Field, FieldType, History, MemoryType, index_faults
 from caliber.schema.relation import Column, ColumnType
 
 _KINDS: Final[Mapping[FieldType, tuple[ColumnType, ...]]] = {
@@ -46,7 +46,7 @@ def binding_of(memory: MemoryType | None, name: str) -> MemoryBinding:
 
 
 class Fault(NamedTuple):
-    """The fault of a declaration: in ``fields``, ``indexes`` or ``key``, the item and the reason; or the ``parent``."""
+    """The fault of a declaration: in ``fields``, ``indexes`` or ``key`` the item, and the reason; others have none."""
 
     part: str
     at: int
@@ -75,6 +75,8 @@ def faults(memory: MemoryType) -> Iterator[Fault]:
         yield from (Fault("key", at, reason) for at, reason in key_faults(memory))
     elif memory.key:
         yield Fault("key", 0, f"every store has the memory {memory.name}, whose records are told apart by their ids")
+    if bound is not None and memory.history is not History.VERSIONS:
+        yield Fault("history", 0, f"every store has the memory {memory.name}, and keeps its versions for replay")
 
 
 def _unbound(memory: str, bound: MemoryBinding, item: Field) -> str:

@@ -33,6 +33,7 @@ from caliber.schema.memory_types import (
     OWN_INDEXES,
     Field,
     FieldType,
+    History,
     IndexType,
     MemoryType,
     Retention,
@@ -258,19 +259,23 @@ def relation_name(name: str) -> str:
     return f"{table[: TABLE_CHARS - 9]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
-@functools.lru_cache(maxsize=512)
 def bind_declared(memory: MemoryType, code: int, plural: str | None = None) -> MemoryBinding:
     """Return a declared memory bound to its own relation; the same object for the same declaration.
 
     Raises: InvalidValue for the faults of ``faults``.
     """
+    return _bound(memory, code, plural or memory.name)
+
+
+@functools.lru_cache(maxsize=512)
+def _bound(memory: MemoryType, code: int, plural: str) -> MemoryBinding:
     for name, reason in faults(memory):
         raise InvalidValue(field=f"{memory.name}.{name}" if name else memory.name, reason=reason)
     names = {item.name: KEY for item in memory.fields if _is_key(memory, item)}
     names.setdefault("id", KEY)
     vectors = frozenset(item.name for item in memory.fields if item.type is FieldType.EMBEDDING)
     return MemoryBinding(
-        _relation_of(memory, code, plural or memory.name),
+        _relation_of(memory, code, plural),
         memory,
         names,
         vectors,
@@ -334,6 +339,7 @@ def _relation_of(memory: MemoryType, code: int, plural: str) -> Relation:
         exported=Exported.RECORDS,
         ordinal=True,
         versioned=True,
+        history=memory.history is History.VERSIONS,
         resident=Resident(groups=tuple(groups)),
         key=(KEY,),
         columns=columns,

@@ -19,6 +19,7 @@ from caliber.model.trajectory import ArtifactType
 from caliber.schema.memory_types import (
     Field,
     FieldType,
+    History,
     Index,
     IndexType,
     Lifecycle,
@@ -51,6 +52,7 @@ def definition_of(memory: MemoryType) -> str:
         parent=memory.parent,
         inject_on=[_when_of(item) for item in memory.inject_on],
         key=list(memory.key),
+        history=None if memory.history is History.VERSIONS else memory.history.value,
     )
     return json.dumps(body, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
 
@@ -80,6 +82,7 @@ def memory_from(definition: str) -> MemoryType:
             parent=body.get("parent"),
             inject_on=tuple(When(Trigger(on), cron) for on, cron in body.get("inject_on", ())),
             key=tuple(body.get("key", ())),
+            history=History(body.get("history", History.VERSIONS)),
         )
         if not _is_plain(memory) or definition_of(memory) != definition:
             raise ValueError("not as it is written")

@@ -52,6 +52,13 @@ class RetentionKind(StrEnum):
     COMPRESS_ON = "compress_on"
 
 
+class History(StrEnum):
+    """The rest of a record that is replaced or deleted: earlier versions, for as long as windows, or nothing."""
+
+    VERSIONS = "versions"
+    NONE = "none"
+
+
 class Lifecycle(StrEnum):
     """The end of records: by a call, or at a trigger."""
 
@@ -111,6 +118,7 @@ class MemoryType:
     inject_on: tuple[When, ...] = ()
     key: tuple[str, ...] = ()
     """The fields by whose values there is one record at most."""
+    history: History = History.VERSIONS
 
 
 Fits: TypeAlias = Mapping[IndexType, tuple[FieldType, ...]]

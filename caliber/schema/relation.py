@@ -239,6 +239,8 @@ class Relation:
     in_order: bool = False
     """Whether ordinals are taken one by one: of two rows the later one has the higher. Costs a statement an insert."""
     versioned: bool = False
+    history: bool = True
+    """Whether what a record was before a write stays for replay, and its writes are events."""
     composites: tuple[Composite, ...] = ()
     uniques: tuple[Unique, ...] = ()
     foreign_keys: tuple[ForeignKey, ...] = ()
@@ -265,13 +267,19 @@ class Relation:
     window: Window | None = None
     """How records appear in context windows; None if windows do not use them."""
     _by_name: dict[str, int] = field(default_factory=dict, compare=False, repr=False)
+    _hash: int = field(default=0, init=False, compare=False, repr=False)
+    content_columns: tuple[str, ...] = field(default=(), init=False, compare=False, repr=False)
+    """The columns that make up a window's text; a change of one keeps its old value for replay."""
 
     def __post_init__(self) -> None:
         self._by_name.update({column.name: place for place, column in enumerate(self.columns)})
+        object.__setattr__(self, "content_columns", tuple([column.name for column in self.columns if column.content]))
+        # Derived structures are cached per relation and looked up on every call. Of two declarations of one memory in a
+        # process each has its own hash: else every look-up of one would compare it with the other, column by column.
+        object.__setattr__(self, "_hash", hash((self.name, self.code, self.columns, self.history)))
 
     def __hash__(self) -> int:
-        # Derived structures are cached per relation and looked up on every call: hashing all columns would be slow.
-        return hash((self.name, self.code))
+        return self._hash
 
     def index(self, column: str) -> int:
         """Return the place of ``column`` in ``columns``."""
@@ -334,11 +342,6 @@ class Relation:
             if isinstance(rule, Tokens):
                 return rule.column
         raise InternalError(f"relation {self.name}: no column counts tokens")
-
-    @property
-    def content_columns(self) -> tuple[str, ...]:
-        """The columns that make up a window's text; a change of one keeps its old value for replay."""
-        return tuple(column.name for column in self.columns if column.content)
 
 
 uuid_ = partial(Column, type=ColumnType.UUID)

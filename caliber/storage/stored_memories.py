@@ -111,6 +111,8 @@ def _lacking(held: MemoryType, declared: MemoryType) -> Iterator[str]:
     if held.key != declared.key:
         told_apart = (", ".join(memory.key) or "their ids" for memory in (held, declared))
         yield "the records of {} are told apart by {}, not by {}".format(of, *told_apart)
+    if held.history is not declared.history:
+        yield f"{of} keeps the history {held.history}, not {declared.history}"
     held_indexes = {(index.field, index.type) for index in held.indexes}
     for index in declared.indexes:
         if (index.field, index.type) not in held_indexes:

@@ -154,10 +154,12 @@ def _fields(memories: Any) -> Iterator[ConfigError]:
         if item is None:
             continue
         for fault in faults(item.declared):
-            inner, said = "", item.parent
-            if fault.part == "key":
+            inner = ""
+            if fault.part in ("parent", "history"):
+                said = getattr(item, fault.part)
+            elif fault.part == "key":
                 inner, said = f"[{fault.at}]", item.key[fault.at]
-            elif fault.part != "parent":
+            else:
                 key = _NAMED_IN[fault.part]
                 inner, said = f"[{fault.at}].{key}", getattr(getattr(item, fault.part)[fault.at], key)
             yield wrong(f"memories[{at}].{fault.part}{inner}", said, fault.reason)

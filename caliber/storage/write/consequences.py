@@ -188,7 +188,7 @@ def _replaced(uow: Writing, plans: RelationPlans, old: Row, new: Row | None) -> 
     owner, text = old[place(relation.key[0])], relation.text
     if text is not None and _differ(relation, text.embedded_columns, old, new):
         uow.remove(EMBEDDING, "embedding.drop_owner", owner)
-    if uow.keeps_content:
+    if uow.keeps_content and relation.history:
         trajectory = old[place("trajectory_id")] if relation.has("trajectory_id") else None
         version, body = old[plans.codec.version_place], pack_content(relation, old)
         owned = () if relation.erase is None else relation.erase.owned
@@ -197,5 +197,7 @@ def _replaced(uow: Writing, plans: RelationPlans, old: Row, new: Row | None) -> 
 
 
 def _differ(relation: Relation, columns: Sequence[str], old: Row, new: Row | None) -> bool:
-    places = [codec_of(relation).index(name) for name in columns]
-    return new is None or any(old[place] != new[place] for place in places)
+    if new is None:
+        return True
+    index = codec_of(relation).index
+    return any(old[at] != new[at] for at in map(index, columns))
