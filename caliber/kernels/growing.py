@@ -7,9 +7,10 @@ there is no object per row.
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, islice
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -117,6 +118,10 @@ class ByteRows:
         return sum(map(len, self._blocks)) + sum(ends.itemsize * len(ends) for ends in self._ends)
 
 
+_FEW: Final = 16
+"""New values that are put in their places one by one, not sorted with all others."""
+
+
 class Interner:
     """Gives each distinct value a code; ``values`` is the list that codes index."""
 
@@ -144,9 +149,15 @@ class Interner:
         count = len(self.values)
         if counted < count:
             new = [code for code in range(counted, count) if self.values[code] is not None]
-            # Those known are a run that is sorted already, so this takes the time of the new ones and one pass.
-            order = sorted([*codes.tolist(), *new], key=self.values.__getitem__)
-            values, codes = [self.values[code] for code in order], np.array(order, np.int64)
+            if len(new) > _FEW:
+                order = sorted([*codes.tolist(), *new], key=self.values.__getitem__)
+                values, codes = [self.values[code] for code in order], np.array(order, np.int64)
+            else:
+                values = values.copy()  # others look things up in the old one
+                for code in new:
+                    at = bisect_left(values, self.values[code])
+                    values.insert(at, self.values[code])
+                    codes = np.insert(codes, at, code)
             self._in_order = (count, values, codes)
         return values, codes
 

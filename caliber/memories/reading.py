@@ -119,9 +119,10 @@ class RecordReader(Generic[T]):
 
         ``filter`` is a condition in words, or a mapping of fields to values, as the keywords are; of a list of values
         one must do. ``fields``: the values of these alone, a tuple a record. ``order_by`` names a number, an instant or
-        a text, or is ``"sequence"``, the order in which they were stored: records without a value come last, equal ones
-        by id. A page begins behind ``after``, a record or its id. Records that were taken back or do not hold now are
-        left out, unless ``valid`` is False. The application sees what is shared, and with ``trajectory_id=`` what the
+        a text, or is ``"sequence"``, the order in which they were stored if there is no such field: records without a
+        value come last, equal ones by id. A page begins behind ``after``, a record or its id; in the order of storing
+        it must still be there. Records that were taken back or do not hold now are left out, unless ``valid`` is False.
+        The application sees what is shared, and with ``trajectory_id=`` what the
         task's user sees.
 
         Raises: InvalidValue, DTypeError; NotFound for the id of a record that there is not.
@@ -319,6 +320,8 @@ class RecordReader(Generic[T]):
             _, snapshot, number = self._searching.locate(key)
             if snapshot.relation.name != self._relation.name:
                 raise NotFound(entity_type=self._name, id=key)
+            if order.residence is Residence.TEXT:
+                return Behind(key.bytes, self._engine.memory.texts(snapshot, [number])[0])
             row = snapshot.packed(number)
         else:
             raise DTypeError(field="after", expected="a record or its id", got=type(after).__name__)

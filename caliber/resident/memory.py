@@ -27,7 +27,7 @@ from caliber.model.errors import CaliberError, InvalidConfigValue
 from caliber.model.process.interrupts import let_through
 from caliber.model.windows import Position
 from caliber.resident.indexes import IndexKey
-from caliber.resident.mirror import EVICTED, RelationSnapshot
+from caliber.resident.mirror import EVICTED, TEXTS_AT_ONCE, RelationSnapshot
 from caliber.resident.mirrors import Mirrors, ResidentStats
 from caliber.resident.partial import PartialMirrors, read_back
 from caliber.resident.snapshot import ENTITY_RELATIONS, ResidentSnapshot
@@ -410,8 +410,12 @@ class ResidentMemory:
 
     def stored(self, snapshot: RelationSnapshot, numbers: Sequence[int], column: Column) -> list[Any]:
         """Return the values of rows in a column, as the driver stores them."""
-        is_text = column.residence is Residence.TEXT
-        return self.texts(snapshot, numbers) if is_text else snapshot.stored(column, numbers)
+        if column.residence is not Residence.TEXT:
+            return snapshot.stored(column, numbers)
+        out: list[Any] = []
+        for start in range(0, len(numbers), TEXTS_AT_ONCE):
+            out += self.texts(snapshot, numbers[start : start + TEXTS_AT_ONCE])
+        return out
 
     def entity(self, snapshot: RelationSnapshot, number: int) -> Any:
         """Return the entity of one row."""

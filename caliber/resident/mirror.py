@@ -40,6 +40,8 @@ class _Evicted:
 
 EVICTED: Final = _Evicted()
 """Placeholder in a mirror for an evicted text; the store still has it."""
+TEXTS_AT_ONCE: Final = 4_096
+"""Texts left memory because they are many: they do not come back all at once."""
 
 _REMEMBERED: Final = 256
 """Groups of rows, and other things worked out from a boundary, that it remembers."""

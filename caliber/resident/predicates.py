@@ -30,7 +30,7 @@ from caliber.kernels.patterns import matcher, matches
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.process.interpreter import renew_in_child
 from caliber.model.time import to_us
-from caliber.resident.mirror import Generation, RelationSnapshot
+from caliber.resident.mirror import TEXTS_AT_ONCE, Generation, RelationSnapshot
 from caliber.schema.predicate import (
     ORDER,
     All,
@@ -68,8 +68,6 @@ _SCALARS: Final[dict[Operator, Callable[[Any, Any], bool]]] = {
     Operator.AT_MOST: operators.le,
     Operator.AT_LEAST: operators.ge,
 }
-TEXTS_AT_ONCE: Final = 4_096
-"""Texts left memory because they are many: they do not come back all at once."""
 CODES_COMPARED: Final = 16
 """Of more values of a column of codes a table of verdicts is quicker than comparisons."""
 _COSTS: Final = {

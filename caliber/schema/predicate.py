@@ -164,7 +164,7 @@ def _compare(stored: Any, operator: Operator, value: Any, column: str, matches: 
     if value is None:
         return False  # a variable without a value, such as the scope where none is open, compares with nothing
     if stored is None:
-        return _open_bound(column, operator)
+        return isinstance(value, datetime) and _open_bound(column, operator)
     match operator:
         case Operator.EQUAL:
             return bool(stored == value)

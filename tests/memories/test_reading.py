@@ -16,18 +16,20 @@ from hypothesis import strategies as st
 from support.evidence import examples
 
 from caliber.kernels.growing import Interner
-from caliber.model.errors import DTypeError, InvalidValue
+from caliber.model.errors import DTypeError, InvalidValue, NotFound
 from caliber.schema.predicate import after_all_with
 
 PLACE: dict[str, Any] = {
     "name": "place",
     "type": "semantic",
     "fields": [{"name": "ns", "type": "text"}, {"name": "label", "type": "text", "optional": True},
+               {"name": "valid_until", "type": "text", "optional": True},  # a text has no open end
                {"name": "content", "type": "text"}, {"name": "count", "type": "int", "optional": True},
                {"name": "at", "type": "timestamp", "optional": True}, {"name": "about", "type": "json"},
                {"name": "kind", "type": "enum", "values": ["b", "a"]}],
     "indexes": [{"field": "ns", "type": "btree"}],
 }  # fmt: skip
+NAMES = ("ns", "label", "valid_until", "content")
 MAY = datetime(2026, 5, 1, tzinfo=UTC)
 # The escape of zero characters in PostgreSQL, what surrounds it, and the ends of what is a character.
 kept_texts = st.text("\0\1\2ab%_/é\ud7ff\ue000\ufdd0\ufdd1\U0010ffff01", max_size=5)
@@ -36,6 +38,7 @@ records = st.fixed_dictionaries(
     {
         "ns": kept_texts,
         "label": st.none() | kept_texts,
+        "valid_until": st.none() | kept_texts,
         "content": kept_texts,
         "count": st.none() | st.integers(-3, 3),
         "at": st.none() | st.integers(-2, 2).map(lambda days: MAY + timedelta(days=days)),
@@ -44,7 +47,7 @@ records = st.fixed_dictionaries(
     }
 )
 OPERATORS: dict[str, Any] = {
-    "<": str.__lt__, ">": str.__gt__, "<=": str.__le__, ">=": str.__ge__, "starts": str.startswith,
+    "!=": str.__ne__, "<": str.__lt__, ">": str.__gt__, "<=": str.__le__, ">=": str.__ge__, "starts": str.startswith,
 }  # fmt: skip
 
 
@@ -52,7 +55,9 @@ def quoted(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-EDGE = {"ns": "\0", "label": None, "content": "\1", "count": 1, "at": None, "about": 0, "kind": "a"}
+EDGE = {
+    "ns": "\0", "label": None, "valid_until": None, "content": "\1", "count": 1, "at": None, "about": 0, "kind": "a"
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("mode", ["resident", "backend"])
@@ -62,7 +67,7 @@ def test_any_text_is_compared_and_ordered_by_its_characters(backend: Any, mode: 
     places = backend.open(backend.config(memories=[PLACE], search__mode=mode)).records("place")
 
     @settings(max_examples=examples(300) if os.environ.get("CALIBER_SOAK") else 12)
-    @given(st.lists(records, min_size=1, max_size=9), texts, st.sampled_from(["ns", "label", "content"]), st.booleans())
+    @given(st.lists(records, min_size=1, max_size=9), texts, st.sampled_from(NAMES), st.booleans())
     @example([EDGE, {**EDGE, "ns": "\ufdd0"}, {**EDGE, "ns": "\1"}], "\1", "ns", True)
     def any_records(drawn: list[dict[str, Any]], text: str, field: str, descending: bool) -> None:
         made = places.insert_many(drawn)
@@ -89,8 +94,9 @@ def _check_order(places: Any, made: list[Any], field: str, descending: bool) -> 
     expected = [*by_value, *without]
     assert places.find(order_by=field, descending=descending) == expected
     for at, each in enumerate(expected):  # page by page
-        page = places.find(order_by=field, descending=descending, after=each, limit=2)
-        assert page == expected[at + 1 : at + 3]
+        for after in (each, each.record_id):
+            page = places.find(order_by=field, descending=descending, after=after, limit=2)
+            assert page == expected[at + 1 : at + 3]
     assert places.find(order_by=field, descending=descending, limit=1) == expected[:1]
     first = sorted(made, key=id_of, reverse=descending)[:1]
     assert places.find(descending=descending, limit=1) == first
@@ -133,6 +139,15 @@ def test_values_that_are_interned_are_kept_in_order(steps: list[list[str | None]
         values, in_order = interner.in_order()
         assert values == sorted(set(interner.values) - {None})
         assert [interner.values[code] for code in in_order.tolist()] == values
+
+
+def test_a_record_that_is_gone_begins_no_page_in_the_order_of_storing(backend: Any) -> None:
+    places = backend.open(backend.config(memories=[PLACE])).records("place")
+    first, second = (places.insert({**EDGE, "ns": name, "content": "a"}) for name in "ab")
+    places.delete(first.record_id)
+    assert places.find(order_by="ns", after=first) == places.find(after=first) == [second]
+    with pytest.raises(NotFound):
+        places.find(order_by="sequence", after=first)
 
 
 def test_what_cannot_be_read_so_is_said(backend: Any) -> None:

@@ -84,7 +84,11 @@ class ConditionWriter:
             return self._in_range(column, name, mark, asked)
         compared = f"{name} {_SIGNS.get(operator, operator.value)} {mark}"
         # Comparing NULL gives NULL, which is not true: as it should be, but for open bounds.
-        if column.nullable and holds(replace(asked, value=EPOCH), {column.name: None}, {}, matches):
+        if (
+            column.type is ColumnType.INSTANT
+            and column.nullable
+            and holds(replace(asked, value=EPOCH), {column.name: None}, {}, matches)
+        ):
             return f"({compared} OR ({name} IS NULL AND {mark} IS NOT NULL))"
         return compared
 
