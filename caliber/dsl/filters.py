@@ -5,10 +5,11 @@ Source: C-161 to C-165, K-056, K-057, K-059, K-064, K-071.
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeGuard
 
 from caliber.config.faults import ConfigWarning
 from caliber.dsl import ast
@@ -37,7 +38,16 @@ _OPERATORS: Final[dict[ColumnType, tuple[Operator, ...]]] = {
 }
 _OF_UUID: Final = (Variable.TRAJECTORY, Variable.SCOPE, Variable.AGENT)
 _WORDS: Final = {"true": True, "false": False, "null": None}
+_OF_MEMBERS: Final = {
+    Operator.EQUAL: "$eq",
+    Operator.UNEQUAL: "$ne",
+    Operator.GREATER: "$gt",
+    Operator.AT_LEAST: "$gte",
+    Operator.LESS: "$lt",
+    Operator.AT_MOST: "$lte",
+}
 _INT64: Final = 2**63
+_NUMBER_CHARS: Final = 64
 
 Wrong = Callable[..., None]
 
@@ -106,6 +116,8 @@ def _comparison(
     if not isinstance(left, ast.Word):
         wrong(left.span, "the left side of a comparison must be a field")
         raise _NoValue
+    if "." in left.text:
+        return _of_member(left, operator, right, memory, wrong)
     if left.text in memory.unknown:
         raise _NoValue
     if left.text in memory.vectors:
@@ -132,6 +144,35 @@ def _comparison(
         wrong(right.span, f"this never holds: {left.text} lies {_range(*column.check)}")
         raise _NoValue
     return Comparison(column.name, operator, value)
+
+
+def _of_member(left: ast.Word, operator: Operator, right: ast.Value, memory: MemoryBinding, wrong: Wrong) -> Comparison:
+    name, *path = left.text.split(".")
+    if name in memory.unknown:
+        raise _NoValue
+    column = memory.column(name)
+    if column is None:
+        wrong(left.span, f"there is no field {name}", got=name, expected=memory.fields)
+    elif not column.has_members:
+        wrong(left.span, f"{name} ({column.type}) has no members")
+    elif operator not in _OF_MEMBERS:
+        wrong(left.span, f"a member of {name} cannot be compared by {operator}", expected=tuple(_OF_MEMBERS))
+    else:
+        pattern: Any = {_OF_MEMBERS[operator]: _json(right, column, wrong)}
+        for member in reversed(path):
+            pattern = {member: pattern}
+        return Comparison(column.name, Operator.FITS, json.dumps(pattern, ensure_ascii=False))
+    raise _NoValue
+
+
+def _json(value: ast.Value, column: Column, wrong: Wrong) -> Any:
+    if isinstance(value, ast.Text):
+        return value.value
+    if _is_kept(value):
+        return value.value
+    if isinstance(value, ast.Word) and value.text in _WORDS:
+        return _WORDS[value.text]
+    raise _expected(value, column, wrong, "a text in quotes, a number, true, false or null", tuple(_WORDS))
 
 
 def _reachable(operator: Operator, value: Any, low: float | None, high: float | None) -> bool:
@@ -239,11 +280,14 @@ def _instant(value: ast.Value, column: Column, wrong: Wrong) -> Any:
     raise _expected(value, column, wrong, 'now() or an instant such as "2026-03-01T12:00:00Z"')
 
 
+def _is_kept(value: ast.Value) -> TypeGuard[ast.Number]:
+    """Return whether a value is a number that the store can have."""
+    return isinstance(value, ast.Number) and len(value.text) < _NUMBER_CHARS and abs(value.value) < _INT64
+
+
 def _number(value: ast.Value, column: Column, wrong: Wrong) -> Any:
-    if isinstance(value, ast.Number) and (column.type is ColumnType.FLOAT or value.is_whole) and len(value.text) < 64:
-        number = value.value
-        if abs(number) < _INT64:
-            return float(number) if column.type is ColumnType.FLOAT else number
+    if _is_kept(value) and (column.type is ColumnType.FLOAT or value.is_whole):
+        return float(value.value) if column.type is ColumnType.FLOAT else value.value
     raise _expected(value, column, wrong, "a number" if column.type is ColumnType.FLOAT else "a whole number")
 
 

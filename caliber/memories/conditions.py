@@ -8,14 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from caliber.config.secret import readable
 from caliber.model import arguments
 from caliber.model.errors import DTypeError, InvalidValue
 from caliber.model.hints import did_you_mean
+from caliber.schema.json_patterns import OPERATORS, unknown_operators
 from caliber.schema.memories import MemoryBinding
 from caliber.schema.predicate import Comparison, Either, Operator, Predicate, all_of, one_of
 from caliber.schema.relation import ORDINAL, Column, ColumnType
+from caliber.storage.compile.codec import dump_json
 from caliber.storage.compile.conditions import ORDERED
-from caliber.storage.compile.json_values import finite, whole
+from caliber.storage.compile.json_values import finite, plain_json, whole
 
 
 def equalities(memory: MemoryBinding, values: Mapping[str, Any]) -> Predicate | None:
@@ -29,6 +32,8 @@ def equalities(memory: MemoryBinding, values: Mapping[str, Any]) -> Predicate | 
 def _equal(memory: MemoryBinding, name: str, value: Any) -> Predicate:
     field = f"filter.{name}"
     column = column_of(memory, name, field)
+    if column.has_members and value is not None:
+        return Comparison(column.name, Operator.FITS, _pattern(value, field))
     several = value if isinstance(value, list | tuple | set | frozenset) else (value,)
     is_list = column.type in (ColumnType.TEXT_ARRAY, ColumnType.UUID_ARRAY)
     options = tuple(_compared(column, item, field, is_list) for item in several)
@@ -36,6 +41,15 @@ def _equal(memory: MemoryBinding, name: str, value: Any) -> Predicate:
         return one_of(column.name, options)
     members = tuple(Comparison(column.name, Operator.CONTAINS, item) for item in options)
     return Either(members) if len(members) > 1 else members[0]
+
+
+def _pattern(value: Any, field: str) -> str:
+    plain = plain_json(value, field)
+    wrong = next(unknown_operators(plain), None)
+    if wrong is not None:
+        names = ", ".join(OPERATORS)
+        raise InvalidValue(field=field, reason=f"{readable(wrong)} is no comparison; there are {names}, by themselves")
+    return dump_json(plain)
 
 
 def _compared(column: Column, value: Any, field: str, is_list: bool) -> Any:

@@ -16,12 +16,13 @@ from enum import StrEnum
 from typing import Any, Final, TypeAlias
 
 from caliber.model.lazy_dataclass import dataclass
+from caliber.schema.json_patterns import fitting
 
 
 class Operator(StrEnum):
     """The comparison of a column. ``contains``: a member of a list, or a part of a text.
 
-    Texts are less or greater by their characters' numbers, whatever the language.
+    Texts are less or greater by their characters' numbers, whatever the language. ``fits``: a JSON value and a pattern.
     """
 
     EQUAL = "="
@@ -33,6 +34,7 @@ class Operator(StrEnum):
     MATCHES = "~"
     CONTAINS = "contains"
     STARTS = "starts"
+    FITS = "fits"
 
 
 class Variable(StrEnum):
@@ -184,6 +186,8 @@ def _compare(stored: Any, operator: Operator, value: Any, column: str, matches: 
             return bool(value in stored)
         case Operator.STARTS:
             return bool(stored.startswith(value))
+        case Operator.FITS:
+            return fitting(value)(stored)
 
 
 def _open_bound(column: str, operator: Operator) -> bool:

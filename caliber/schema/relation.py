@@ -127,6 +127,11 @@ class Column:
     comment: str = ""
 
     @property
+    def has_members(self) -> bool:
+        """True for JSON that an entity holds as it is stored: filters can name its members."""
+        return self.type is ColumnType.JSON and self.json_decode in (_unchanged, as_object)
+
+    @property
     def redaction(self) -> Redaction | Packed:
         """The way the column loses a subject."""
         if self.redact is not None:

@@ -71,7 +71,7 @@ class ConditionWriter:
         name = self._name(column)
         if asked.value is None:
             return f"{name} IS {'' if operator is Operator.EQUAL else 'NOT '}NULL"
-        if operator is Operator.MATCHES:
+        if operator in (Operator.MATCHES, Operator.FITS):
             self.exact = False
             return f"{name} IS NOT NULL"
         mark = self.mark(column, asked.value)
