@@ -139,9 +139,9 @@ def order_of(memory: MemoryBinding, order_by: str | None) -> Column | None:
     """Return the column that gives an order; None for that of ids. Raises: InvalidValue."""
     if order_by is None:
         return None
-    if order_by == "sequence" and memory.column("sequence") is None:
+    if arguments.as_text(order_by, "order_by") == "sequence" and memory.column("sequence") is None:
         return ORDINAL
-    column = column_of(memory, arguments.as_text(order_by, "order_by"), "order_by")
+    column = column_of(memory, order_by, "order_by")
     if column.type in ORDERED:
         return column
     if column.name == memory.relation.key[0]:
