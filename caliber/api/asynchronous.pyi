@@ -317,8 +317,13 @@ class AsyncTaskMethods(AsyncFace):
         parent: Id | None = None,
         session: Id | None = None,
         tags: Sequence[str] = (),
+        key: str | None = None,
+        exist_ok: bool = False,
     ) -> Trajectory:
         """Start a task; its scope 0 is open at once. See ``Caliber.start_trajectory``."""
+
+    async def trajectory(self, key: str) -> Trajectory:
+        """Return the task that was started with a key. See ``Caliber.trajectory``."""
 
     async def complete_trajectory(
         self, trajectory_id: Id, *, status: OutcomeStatus | str, summary: str = "", guard: LockToken | None = None
@@ -373,6 +378,14 @@ class AsyncTaskMethods(AsyncFace):
 
         See ``Caliber.append_turns``.
         """
+
+    async def delete_turns(
+        self, scope_id: Id, *, last: int | None = None, guard: LockToken | None = None
+    ) -> list[Turn]:
+        """Delete the last turns of an open scope, or all, and return them in order. See ``Caliber.delete_turns``."""
+
+    async def delete_turn(self, turn_id: Id, *, guard: LockToken | None = None) -> Turn:
+        """Delete a turn of an open scope, as ``delete_turns``, and return it. See ``Caliber.delete_turn``."""
 
     async def create_artifact(
         self,

@@ -5,7 +5,6 @@ Source: docs/memories.md.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import uuid
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ from typing import Any
 
 from caliber.memories import checks as record_checks
 from caliber.model.errors import InvalidValue, RequiredFieldMissing
+from caliber.model.references import id_of_key
 from caliber.model.time import to_us
 from caliber.schema.memories import MemoryBinding
 
@@ -25,9 +25,7 @@ def key_of(memory: MemoryBinding, values: Mapping[str, Any], within: str = "") -
     """
     names = key_fields(memory)
     parts = [memory.type.name, *(_plain(values[name], f"{within}{name}") for name in names)]
-    digest = hashlib.sha256(json.dumps(parts, ensure_ascii=False, separators=(",", ":")).encode()).digest()
-    number = int.from_bytes(digest[:16])
-    return uuid.UUID(int=number & ~(0xF << 76) & ~(3 << 62) | (8 << 76) | (2 << 62))  # version 8: as we choose
+    return id_of_key(json.dumps(parts, ensure_ascii=False, separators=(",", ":")))
 
 
 def key_fields(memory: MemoryBinding) -> tuple[str, ...]:

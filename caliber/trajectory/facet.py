@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any, TypeVar
 
 from caliber.access.identities import OWN_KIND, current, entity_of, keeping, require_registered, user_for
@@ -16,10 +17,10 @@ from caliber.engine.engine import Engine
 from caliber.model import arguments
 from caliber.model.access import Principal, PrincipalKind
 from caliber.model.agents import LockToken
-from caliber.model.errors import InvalidValue, RequiredFieldMissing
+from caliber.model.errors import InvalidValue, NotFound, RequiredFieldMissing
 from caliber.model.events import EventType
 from caliber.model.knowledge import Note
-from caliber.model.references import EntityRef, EntityType, Id, ScopeId
+from caliber.model.references import EntityRef, EntityType, Id, ScopeId, id_of_key
 from caliber.model.trajectory import (
     TTL,
     Artifact,
@@ -48,6 +49,12 @@ from caliber.trajectory.service import Tasks
 from caliber.trajectory.summarizer import TurnSummarizer
 
 T = TypeVar("T")
+
+
+def _id_at(key: str) -> uuid.UUID:
+    """Return the id of the task with a key."""
+    (name,) = arguments.as_names((key,), "key")
+    return id_of_key(f"trajectory\n{name}")
 
 
 class TaskMethods:
@@ -152,27 +159,43 @@ class TaskMethods:
         parent: Id | None = None,
         session: Id | None = None,
         tags: Sequence[str] = (),
+        key: str | None = None,
+        exist_ok: bool = False,
     ) -> Trajectory:
         """Start a task; its scope 0 is open at once.
 
         ``user`` is the person it is for, by the name that the application has for them, such as an email address; or
         ``initiator`` is the user, agent or system that starts it. On the handle of a user or agent without
-        administration both may be left out.
+        administration both may be left out. ``key`` is your own name for it, such as the id of a chat: one task of the
+        store has it. With ``exist_ok`` the task that has it is returned as it is, ended or not.
 
         Raises: InputError kinds, NotFound (parent, session), ConstraintViolation (an ended parent or session,
-            nesting beyond ``pcp.context_dag.max_depth``), NotRegistered (an agent, where ``agents.registration`` asks).
+            nesting beyond ``pcp.context_dag.max_depth``), NotRegistered (an agent, where ``agents.registration`` asks),
+            Conflict (a task has the key).
         """
-        self._searching.readers.require_kind(TRAJECTORY)
+        readers = self._searching.readers
+        readers.require_kind(TRAJECTORY)
+        at = None if key is None else _id_at(key)
+        if arguments.as_flag(exist_ok, "exist_ok") and at is None:
+            raise InvalidValue(field="exist_ok", reason="is for a task with a key")
         above = None if parent is None else self._own(TRAJECTORY, arguments.as_uuid(parent, "parent"))
         during = None if session is None else self._own(SESSION, arguments.as_uuid(session, "session"))
-        return self._tasks.start(
+        started = self._tasks.start(
             arguments.as_text(goal, "goal"),
             initiator=self._initiator(user, initiator),
             agent_id=self._agent(),
             parent=above,
             session=during,
             tags=arguments.as_names(tags, "tags"),
+            key=at,
+            known=partial(readers.allows_change, TRAJECTORY) if exist_ok else None,
         )
+        return self._shown(TRAJECTORY, started)
+
+    def trajectory(self, key: str) -> Trajectory:
+        """Return the task that was started with a key. Raises: NotFound, InputError kinds."""
+        found: Trajectory = self._searching.get(_id_at(key), only=TRAJECTORY.name)
+        return found
 
     def complete_trajectory(
         self, trajectory_id: Id, *, status: OutcomeStatus | str, summary: str = "", guard: LockToken | None = None
@@ -279,6 +302,44 @@ class TaskMethods:
         new = turn_ops.check_turns(self._engine.estimator, self._engine.config.trust.of_turn, turns)
         scope = arguments.as_uuid(scope_id, "scope_id")
         return self._append(scope, new, guard) if new else []
+
+    def delete_turns(self, scope_id: Id, *, last: int | None = None, guard: LockToken | None = None) -> list[Turn]:
+        """Delete the last turns of an open scope, or all, and return them in order.
+
+        Searches and windows no longer have them; a window that showed one can be replayed as long as windows are kept.
+        A guest of the task deletes turns of its own.
+
+        Raises: NotFound, ConstraintViolation (closed scope, ended trajectory), PermissionDenied, LockExpired.
+        """
+        most = None if last is None else arguments.as_whole(last, "last", 1)
+        scope = self._own(SCOPE, arguments.as_uuid(scope_id, "scope_id"), below=TURN)
+        return self._delete_turns(scope, guard, lambda turns: turns if most is None else turns[-most:])
+
+    def delete_turn(self, turn_id: Id, *, guard: LockToken | None = None) -> Turn:
+        """Delete a turn of an open scope, as ``delete_turns``, and return it. Raises: as it."""
+        key = arguments.as_uuid(turn_id, "turn_id")
+        turn: Turn = self._searching.get(key, only=TURN.name)
+        scope = self._own(SCOPE, turn.scope_id, below=TURN)
+        deleted = self._delete_turns(scope, guard, lambda turns: [each for each in turns if each.turn_id == key])
+        if not deleted:
+            raise NotFound(entity_type="turn", id=key)
+        return deleted[0]
+
+    def _delete_turns(
+        self, scope_id: uuid.UUID, guard: LockToken | None, choose: Callable[[list[Turn]], list[Turn]]
+    ) -> list[Turn]:
+        author, readers = self._author(scope_id=scope_id), self._searching.readers
+
+        def work(uow: UnitOfWork) -> list[Turn]:
+            uow.guard(guard, self._principal)
+            chosen = choose(turn_ops.turns_to_change(uow, scope_id))
+            for turn in chosen:
+                if not readers.allows_change(TURN, turn) or author not in (None, turn.author_id):
+                    raise self._principal.denied("delete", "a turn of others")
+                uow.delete(TURN, turn)
+            return chosen
+
+        return self._engine.write(work)
 
     def _append(
         self,

@@ -108,8 +108,9 @@ def start_trajectory(
     tags: tuple[str, ...],
     keep_goal: bool,
     max_depth: int | None,
+    key: uuid.UUID | None = None,
 ) -> tuple[Trajectory, Scope]:
-    """Open a trajectory and its scope 0.
+    """Open a trajectory and its scope 0; ``key`` is its id, otherwise a new one.
 
     Raises: NotFound for an unknown parent or session, ConstraintViolation for an ended one or too deep a nesting,
         CircularReference.
@@ -136,7 +137,7 @@ def start_trajectory(
         uow.update(SESSION, dataclasses.replace(owner, last_active_at=from_us(uow.now_us)))
     now = from_us(uow.now_us)
     trajectory = Trajectory(
-        trajectory_id=TrajectoryId(uuid7()),
+        trajectory_id=TrajectoryId(key or uuid7()),
         status=TrajectoryStatus.ACTIVE,
         initiator=initiator,
         goal_hash=derived_value(TRAJECTORY, "goal_hash", None, goal=goal),

@@ -150,26 +150,43 @@ class Tasks:
         parent: uuid.UUID | None,
         session: uuid.UUID | None,
         tags: tuple[str, ...],
+        key: uuid.UUID | None = None,
+        known: Callable[[Trajectory], bool] | None = None,
     ) -> Trajectory:
-        """Open a trajectory with scope 0 and run the task_start policies."""
+        """Open a trajectory with scope 0 and run the task_start policies.
+
+        ``key`` is its id. A trajectory that has it already is returned if ``known`` says so.
+
+        Raises: Conflict for one that is not.
+        """
         who = keeping(self._engine, initiator)
-        trajectory, claim = self._engine.write(
-            lambda uow: self.begin(uow, goal, who(uow), agent_id, parent, session, tags)
-        )
+
+        def work(uow: UnitOfWork) -> tuple[Trajectory, Claim | None]:
+            if key is not None:
+                uow.serialize(f"trajectory {key}")
+                held = uow.find(TRAJECTORY, key.bytes)
+                if held is not None and known is not None and known(held):
+                    return held, None
+                if held is not None:
+                    reason = "a task has this key; exist_ok=True goes on with one that you may write to"
+                    raise Conflict(entity_type="trajectory", id=key, reason=reason)
+            return self.begin(uow, goal, who(uow), agent_id, parent, session, tags, key)
+
+        trajectory, claim = self._engine.write(work)
         if claim is not None:
             self.after_commit(claim)
         return trajectory
 
     def begin(
         self, uow: UnitOfWork, goal: str, initiator: EntityRef, agent_id: uuid.UUID | None, parent: uuid.UUID | None,
-        session: uuid.UUID | None = None, tags: tuple[str, ...] = (),
+        session: uuid.UUID | None = None, tags: tuple[str, ...] = (), key: uuid.UUID | None = None,
     ) -> tuple[Trajectory, Claim | None]:  # fmt: skip
         """Open a trajectory with scope 0 in a transaction; the claim, if any, is for ``after_commit``."""
         dag = self._engine.config.pcp.context_dag
         keep_goal, depth = self._engine.config.trajectory.store_goal_text, dag.max_depth if dag.enabled else None
         trajectory, scope = lifecycle.start_trajectory(
             uow, goal=goal, initiator=initiator, agent_id=agent_id, parent=parent, session=session, tags=tags,
-            keep_goal=keep_goal, max_depth=depth,
+            keep_goal=keep_goal, max_depth=depth, key=key,
         )  # fmt: skip
         self._emit(uow, EventType.TRAJECTORY_START, trajectory.trajectory_id)
         self._emit(uow, EventType.SCOPE_OPEN, trajectory.trajectory_id, scope)

@@ -23,7 +23,7 @@ from caliber.model.forms.reading import calls_of, thoughts_of
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.references import ScopeId, TrajectoryId, TurnId, uuid_from_bytes
 from caliber.model.time import from_us
-from caliber.model.trajectory import Scope, ToolCall, TrajectoryStatus, Turn, TurnRole
+from caliber.model.trajectory import Scope, ToolCall, Trajectory, TrajectoryStatus, Turn, TurnRole
 from caliber.model.trust import TrustLabel, least_trusted
 from caliber.schema.relation import Relation
 from caliber.schema.relations import SCOPE, TRAJECTORY, TURN, TURN_SUMMARY
@@ -253,6 +253,24 @@ def append_turns(
         return out
     stored_turns = iter(out)
     return [existing[at] if at in existing else next(stored_turns) for at in range(len(new))]
+
+
+def turns_to_change(uow: UnitOfWork, scope_id: uuid.UUID) -> list[Turn]:
+    """Return the turns of an open scope, in order; other writers of it wait until the transaction has ended.
+
+    Raises: NotFound, ConstraintViolation for a closed scope or a trajectory that is not active.
+    """
+    scope: Scope = uow.get(SCOPE, scope_id.bytes)
+    trajectory: Trajectory = uow.get(TRAJECTORY, scope.trajectory_id.bytes)
+    if not scope.is_open:
+        raise ConstraintViolation(constraint="scope_open", reason=f"scope {scope_id} is closed; it stays as it is")
+    if trajectory.status is not TrajectoryStatus.ACTIVE:
+        reason = f"trajectory {trajectory.trajectory_id} is {trajectory.status.value}"
+        raise ConstraintViolation(constraint="trajectory_active", reason=reason)
+    uow.lock(TRAJECTORY, trajectory.trajectory_id.bytes)
+    uow.lock(SCOPE, scope_id.bytes)
+    turns: list[Turn] = uow.select_path(TURN, "list_by_scope", scope_id.bytes)
+    return [turn for turn in turns if turn.rolled_back_at is None]
 
 
 def take_back(uow: UnitOfWork, old: Turn) -> None:
