@@ -54,7 +54,7 @@ from caliber.model.erasure import ForgetReport
 from caliber.model.events import Event, EventType
 from caliber.model.guard.validation import LintResult, ValidationResult
 from caliber.model.jobs import Job, JobState
-from caliber.model.knowledge import Note, NoteType
+from caliber.model.knowledge import Edge, EdgeRelation, Neighbour, Note, NoteType
 from caliber.model.learning import Learned
 from caliber.model.pcp import (
     ArtifactProvenance,
@@ -128,6 +128,10 @@ class AsyncFacets(AsyncFace):
     @property
     def learning(self) -> AsyncLearning:
         """Facts learnt from messages by ``remember``: results, and undoing them. See ``Caliber.learning``."""
+
+    @property
+    def links(self) -> AsyncLinkedRecords:
+        """Typed links between records: made, listed, followed. See ``Caliber.links``."""
 
     @property
     def pcp(self) -> AsyncPcp:
@@ -864,6 +868,66 @@ class AsyncLearning(AsyncFace):
 
     async def undo(self, learned_id: Id) -> Learned:
         """Take back everything that one call of ``remember`` learnt; the turns stay. See ``Learning.undo``."""
+
+class AsyncLinkedRecords(AsyncFace):
+    """``LinkedRecords`` with ``async`` methods."""
+
+    async def add(
+        self,
+        source: Id | EntityRef,
+        relation: EdgeRelation | str,
+        target: Id | EntityRef,
+        *,
+        weight: float = 1.0,
+        guard: LockToken | None = None,
+    ) -> Edge:
+        """Link a record that the principal may write to with one that it may see; the link that is there is returned.
+
+        See ``LinkedRecords.add``.
+        """
+
+    async def remove(
+        self,
+        source: Id | EntityRef,
+        relation: EdgeRelation | str,
+        target: Id | EntityRef,
+        *,
+        guard: LockToken | None = None,
+    ) -> bool:
+        """Remove a link; return whether there was one. See ``LinkedRecords.remove``."""
+
+    async def list(self, record: Id | EntityRef, *, relation: EdgeRelation | str | None = None) -> builtins.list[Edge]:
+        """Return the links from and to a record whose other end the principal may see, the oldest first.
+
+        See ``LinkedRecords.list``.
+        """
+
+    async def neighbours(
+        self,
+        record: Id | EntityRef,
+        *,
+        relation: EdgeRelation | str | None = None,
+        depth: int = 1,
+        limit: int | None = None,
+    ) -> builtins.list[Neighbour]:
+        """Return the records that links lead to from a record, in either direction, the nearest first.
+
+        See ``LinkedRecords.neighbours``.
+        """
+
+    async def paths(
+        self,
+        source: Id | EntityRef,
+        target: Id | EntityRef,
+        *,
+        relation: EdgeRelation | str | None = None,
+        longest: int = 4,
+        limit: int = 10,
+    ) -> builtins.list[tuple[Edge, ...]]:
+        """Return the ways from a record to another over links in either direction, the shortest first.
+
+        See ``LinkedRecords.paths``.
+        """
 
 class AsyncPcp(AsyncFace):
     """``Pcp`` with ``async`` methods."""

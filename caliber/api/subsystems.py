@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from caliber.events.facet import Events
     from caliber.explain.service import Windows
     from caliber.jobs.facet import Jobs
+    from caliber.knowledge.links import LinkedRecords
     from caliber.pcp.facet import Pcp
     from caliber.trajectory.correcting import Artifacts
     from caliber.workspace.facet import Workspace
@@ -86,6 +87,13 @@ class Facets:
     def learning(self) -> Learning:
         """Facts learnt from messages by ``remember``: results, and undoing them."""
         return Learning(self._engine, self._principal)
+
+    @property
+    def links(self) -> LinkedRecords:
+        """Typed links between records: made, listed, followed."""
+        from caliber.knowledge.links import LinkedRecords
+
+        return LinkedRecords(self._engine, self._principal, self._searching)
 
     @property
     def pcp(self) -> Pcp:

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from caliber.model.events import EventType as EventType
     from caliber.model.knowledge import Edge as Edge
     from caliber.model.knowledge import EdgeRelation as EdgeRelation
+    from caliber.model.knowledge import Neighbour as Neighbour
     from caliber.model.knowledge import Note as Note
     from caliber.model.knowledge import NoteType as NoteType
     from caliber.model.knowledge import Usage as Usage
@@ -115,7 +116,7 @@ _NAMES = {
     "embedding": "CachedEmbedding DistanceMetric EmbedMode Embedding EmbeddingSpace SpaceState VectorIndexType",
     "erasure": "Erasure ErasureKind ForgetReport Searched",
     "events": "CorrectionAction Event EventFamily EventType",
-    "knowledge": "Edge EdgeRelation Note NoteType Usage",
+    "knowledge": "Edge EdgeRelation Neighbour Note NoteType Usage",
     "pcp": (
         "Checkpoint ConflictResolution ConflictStatus ConflictType ConflictWinner "
         "PruneStrategy Disagreement RecoveryFrequency"

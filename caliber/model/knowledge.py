@@ -112,3 +112,12 @@ class Edge:
     last_traversed_at: datetime | None = None
     removed_at: datetime | None = None
     version: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """A record that links lead to: how many there are on the way, and the last of them."""
+
+    record: EntityRef
+    distance: int
+    link: Edge
