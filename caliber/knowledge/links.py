@@ -17,7 +17,7 @@ from caliber.kernels import uuid7
 from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.agents import LockToken
-from caliber.model.errors import CircularReference, ConstraintViolation, InvalidValue, NotFound
+from caliber.model.errors import CircularReference, ConstraintViolation, InvalidValue
 from caliber.model.knowledge import Edge, EdgeRelation, Neighbour
 from caliber.model.references import EdgeId, EntityRef, Id, kind_named
 from caliber.model.time import from_us
@@ -216,8 +216,10 @@ class LinkedRecords:
             named = arguments.as_reference(record, field, self._engine.store.catalog.by_name)
         else:
             key = arguments.as_uuid(record, field)
-            _, owners, _ = self._searching.locate(key)
-            named = EntityRef(kind_named(owners.relation.name), key)
+            located = self._engine.snapshot().locate(key.bytes)
+            if located is None or not located[0].relation.linked:
+                raise self._searching.readers.not_found("record", key)
+            named = EntityRef(kind_named(located[0].relation.name), key)
         found = self._engine.store.catalog.by_name.get(str(named.entity_type))
         if found is None or not found.linked:
             raise InvalidValue(field=field, reason=f"a {named.entity_type} has no links")
@@ -228,7 +230,7 @@ class LinkedRecords:
         relation: Relation = self._engine.store.catalog.by_name[str(end.entity_type)]
         record, readers = uow.find(relation, end.id.bytes), self._searching.readers
         if record is None or not readers.allows_change(relation, record):
-            raise NotFound(entity_type=relation.name, id=end.id)
+            raise readers.not_found(relation.name, end.id)
         if writes:
             readers.require_write(relation, codec_of(relation).encode(record))
         if not retired and not is_valid(relation, record, from_us(uow.now_us)):

@@ -194,8 +194,9 @@ class TaskMethods:
 
     def trajectory(self, key: str) -> Trajectory:
         """Return the task that was started with a key. Raises: NotFound, InputError kinds."""
-        found: Trajectory = self._searching.get(_id_at(key), only=TRAJECTORY.name)
-        return found
+        at = self._own(TRAJECTORY, _id_at(key), write=False)
+        found: Trajectory = self._engine.read(lambda uow: uow.get(TRAJECTORY, at.bytes))
+        return self._shown(TRAJECTORY, found)
 
     def complete_trajectory(
         self, trajectory_id: Id, *, status: OutcomeStatus | str, summary: str = "", guard: LockToken | None = None
@@ -318,7 +319,9 @@ class TaskMethods:
     def delete_turn(self, turn_id: Id, *, guard: LockToken | None = None) -> Turn:
         """Delete a turn of an open scope, as ``delete_turns``, and return it. Raises: as it."""
         key = arguments.as_uuid(turn_id, "turn_id")
-        turn: Turn = self._searching.get(key, only=TURN.name)
+        turn: Turn | None = self._engine.read(lambda uow: uow.find(TURN, key.bytes))
+        if turn is None or not self._searching.readers.allows_change(TURN, turn):
+            raise NotFound(entity_type="turn", id=key)
         scope = self._own(SCOPE, turn.scope_id, below=TURN)
         deleted = self._delete_turns(scope, guard, lambda turns: [each for each in turns if each.turn_id == key])
         if not deleted:

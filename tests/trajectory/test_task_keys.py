@@ -63,6 +63,14 @@ def test_what_is_no_key_is_said(backend: Any) -> None:
     assert memory.storage.trajectories.count() == 0
 
 
+def test_the_application_goes_on_with_the_task_of_a_user(backend: Any) -> None:
+    memory = backend.open(embedding_provider=None).acting_as(Principal.application())
+    task = memory.start_trajectory("talk", user="anna", key="chat 1")
+    assert memory.trajectory("chat 1") == memory.start_trajectory("talk", user="anna", key="chat 1", exist_ok=True)
+    turn = memory.append_turn(memory.current_scope(task.trajectory_id).scope_id, role="user", content="hello")
+    assert memory.delete_turn(turn.turn_id) == turn
+
+
 def test_a_task_of_others_is_not_given_away(backend: Any) -> None:
     memory = backend.open(embedding_provider=None)
     anna, bo = (memory.acting_as(Principal.user(name)) for name in ("anna", "bo"))
