@@ -48,6 +48,7 @@ _OF_MEMBERS: Final = {
 }
 _INT64: Final = 2**63
 _NUMBER_CHARS: Final = 64
+_MEMBERS_DEEP: Final = 64
 
 Wrong = Callable[..., None]
 
@@ -155,6 +156,8 @@ def _of_member(left: ast.Word, operator: Operator, right: ast.Value, memory: Mem
         wrong(left.span, f"there is no field {name}", got=name, expected=memory.fields)
     elif not column.has_members:
         wrong(left.span, f"{name} ({column.type}) has no members")
+    elif len(path) > _MEMBERS_DEEP:
+        wrong(left.span, f"members are at most {_MEMBERS_DEEP} levels deep")
     elif operator not in _OF_MEMBERS:
         wrong(left.span, f"a member of {name} cannot be compared by {operator}", expected=tuple(_OF_MEMBERS))
     else:

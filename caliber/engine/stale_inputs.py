@@ -6,9 +6,13 @@ were read; if so, the summary is made again from the remaining sources. Source: 
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Iterable
+
 from caliber.engine.engine import Engine
 from caliber.model.errors import Conflict
-from caliber.schema.relations import ERASURE
+from caliber.model.trajectory import Turn
+from caliber.schema.relations import ERASURE, TURN
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 
@@ -22,6 +26,17 @@ def erasures(engine: Engine) -> int:
     with engine.store.read() as session:
         count: int = session.run(engine.store.plans[ERASURE.name].count, ())[0][0]
     return count
+
+
+def check_turns(uow: UnitOfWork, turns: Iterable[Turn]) -> None:
+    """Refuse to write a result that was drawn from turns of which one was deleted since. Raises: StaleInputs."""
+    drawn: dict[uuid.UUID, set[uuid.UUID]] = {}
+    for turn in turns:
+        drawn.setdefault(turn.scope_id, set()).add(turn.turn_id)
+    for scope_id, ids in drawn.items():
+        there = {turn.turn_id for turn in uow.select_path(TURN, "list_by_scope", scope_id.bytes)}
+        if not ids <= there:
+            raise StaleInputs(entity_type=TURN.name, reason="a turn was deleted while a provider worked on it")
 
 
 def check_erasures(uow: UnitOfWork, before: int | None, now: int | None = None) -> None:

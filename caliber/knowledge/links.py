@@ -12,14 +12,18 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
+from caliber.access.corrections import Corrections
+from caliber.access.visibility import Readers
 from caliber.engine.engine import Engine
 from caliber.kernels import uuid7
 from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.agents import LockToken
 from caliber.model.errors import CircularReference, ConstraintViolation, InvalidValue
+from caliber.model.joining import JOINED
 from caliber.model.knowledge import Edge, EdgeRelation, Neighbour
 from caliber.model.references import EdgeId, EntityRef, Id, kind_named
+from caliber.model.storage import ReadConsistency
 from caliber.model.time import from_us
 from caliber.schema.relation import Relation
 from caliber.schema.relations import EDGE
@@ -63,9 +67,7 @@ class LinkedRecords:
         """
         kind = arguments.as_enum(relation, EdgeRelation, "relation")
         share = arguments.as_fraction(weight, "weight")
-        ends = self._reference(source, "source"), self._reference(target, "target")
-        if ends[0].id == ends[1].id:
-            raise InvalidValue(field="target", reason="is the source: a record is not linked to itself")
+        ends = self._ends(source, kind, target)
 
         def work(uow: UnitOfWork) -> Edge:
             uow.guard(guard, self._principal)
@@ -100,11 +102,12 @@ class LinkedRecords:
     ) -> bool:
         """Remove a link; return whether there was one. Raises: as ``add``."""
         kind = arguments.as_enum(relation, EdgeRelation, "relation")
-        ends = self._reference(source, "source"), self._reference(target, "target")
+        ends = self._ends(source, kind, target)
 
         def work(uow: UnitOfWork) -> bool:
             uow.guard(guard, self._principal)
             self._check_end(uow, ends[0], writes=True, retired=True)
+            self._check_end(uow, ends[1], writes=False, retired=True)
             known = self._between(uow, *ends, kind)
             if known is None:
                 return False
@@ -118,11 +121,11 @@ class LinkedRecords:
 
         Raises: NotFound, InputError kinds.
         """
-        key, kind = self._reference(record, "record"), self._kind(relation)
+        view, kind = self._view(), self._kind(relation)
+        key = view.end(record, "record")
 
         def work(uow: UnitOfWork) -> builtins.list[Edge]:
-            self._check_end(uow, key, writes=False, retired=True)
-            return sorted(self._edges(uow, key.id, kind), key=lambda edge: (edge.created_at, edge.edge_id))
+            return sorted(view.edges(uow, key.id, kind), key=lambda edge: (edge.created_at, edge.edge_id))
 
         return self._engine.read(work)
 
@@ -140,17 +143,17 @@ class LinkedRecords:
 
         Raises: NotFound, InputError kinds; InvalidValue where more than 10,000 links would be followed.
         """
-        start, kind = self._reference(record, "record"), self._kind(relation)
+        view, kind = self._view(), self._kind(relation)
+        start = view.end(record, "record")
         furthest = arguments.as_whole(depth, "depth", 1)
         most = None if limit is None else arguments.as_whole(limit, "limit", 1)
 
         def work(uow: UnitOfWork) -> builtins.list[Neighbour]:
-            self._check_end(uow, start, writes=False, retired=True)
             seen, out, steps = {start.id}, builtins.list[Neighbour](), 0
             waiting = deque([(start.id, 0)])
             while waiting and (most is None or len(out) < most):
                 key, distance = waiting.popleft()
-                for edge in self._edges(uow, key, kind):
+                for edge in view.edges(uow, key, kind):
                     steps = _counted(steps, "depth")
                     other = edge.target if edge.source.id == key else edge.source
                     if other.id in seen:
@@ -176,13 +179,12 @@ class LinkedRecords:
 
         No way passes a record twice. Raises: as ``neighbours``.
         """
-        start, end = self._reference(source, "source"), self._reference(target, "target")
+        view = self._view()
+        start, end = view.end(source, "source"), view.end(target, "target")
         kind, most = self._kind(relation), arguments.as_whole(limit, "limit", 1)
         furthest = arguments.as_whole(longest, "longest", 1)
 
         def work(uow: UnitOfWork) -> builtins.list[tuple[Edge, ...]]:
-            self._check_end(uow, start, writes=False, retired=True)
-            self._check_end(uow, end, writes=False, retired=True)
             out: builtins.list[tuple[Edge, ...]] = []
             waiting: deque[tuple[tuple[uuid.UUID, ...], tuple[Edge, ...]]] = deque([((start.id,), ())])
             known: dict[uuid.UUID, builtins.list[Edge]] = {}
@@ -195,7 +197,7 @@ class LinkedRecords:
                 if len(edges) == furthest:
                     continue
                 if way[-1] not in known:
-                    known[way[-1]] = builtins.list(self._edges(uow, way[-1], kind))
+                    known[way[-1]] = builtins.list(view.edges(uow, way[-1], kind))
                 for edge in known[way[-1]]:
                     steps = _counted(steps, "longest")
                     other = edge.target.id if edge.source.id == way[-1] else edge.source.id
@@ -210,47 +212,33 @@ class LinkedRecords:
     def _kind(self, relation: EdgeRelation | str | None) -> EdgeRelation | None:
         return None if relation is None else arguments.as_enum(relation, EdgeRelation, "relation")
 
-    def _reference(self, record: Id | EntityRef, field: str) -> EntityRef:
-        """Return the kind and id of a record. Raises: NotFound, InputError kinds."""
-        if isinstance(record, EntityRef):
-            named = arguments.as_reference(record, field, self._engine.store.catalog.by_name)
-        else:
-            key = arguments.as_uuid(record, field)
-            located = self._engine.snapshot().locate(key.bytes)
-            if located is None or not located[0].relation.linked:
-                raise self._searching.readers.not_found("record", key)
-            named = EntityRef(kind_named(located[0].relation.name), key)
-        found = self._engine.store.catalog.by_name.get(str(named.entity_type))
-        if found is None or not found.linked:
-            raise InvalidValue(field=field, reason=f"a {named.entity_type} has no links")
-        return named
+    def _view(self) -> _View:
+        return _View(self._engine, self._searching.readers)
+
+    def _ends(self, source: Id | EntityRef, kind: EdgeRelation, target: Id | EntityRef) -> tuple[EntityRef, EntityRef]:
+        """Return both ends of a link. Raises: NotFound, InputError kinds."""
+        view = self._view()
+        start, end = view.end(source, "source"), view.end(target, "target")
+        if start.id == end.id:
+            raise InvalidValue(field="target", reason="is the source: a record is not linked to itself")
+        ends = view.relation(start).ends
+        if kind is EdgeRelation.SUPERSEDES and ends is not None and ends.supersede is not None:
+            reason = f"a {start.entity_type} supersedes another by its own call, such as supersede_note"
+            raise InvalidValue(field="relation", reason=reason)
+        return start, end
 
     def _check_end(self, uow: UnitOfWork, end: EntityRef, *, writes: bool, retired: bool = False) -> None:
         """Raise unless the principal may see a record, or write to it, and it is in use or may be ``retired``."""
         relation: Relation = self._engine.store.catalog.by_name[str(end.entity_type)]
+        uow.lock(relation, end.id.bytes)
         record, readers = uow.find(relation, end.id.bytes), self._searching.readers
         if record is None or not readers.allows_change(relation, record):
-            raise readers.not_found(relation.name, end.id)
+            raise readers.not_found("record", end.id)
         if writes:
             readers.require_write(relation, codec_of(relation).encode(record))
+            Corrections(self._engine, self._principal).check_author(relation, record, "link")
         if not retired and not is_valid(relation, record, from_us(uow.now_us)):
             raise ConstraintViolation(constraint="link_ends", reason=f"{relation.name} {end.id} is no longer in use")
-        if writes or not retired:
-            uow.lock(relation, end.id.bytes)
-
-    def _edges(self, uow: UnitOfWork, key: uuid.UUID, kind: EdgeRelation | None) -> Iterator[Edge]:
-        """Yield the links of a record that the principal may see, both of whose ends there are."""
-        readers, catalog = self._searching.readers, self._engine.store.catalog
-        for path, mine in (("list_by_source", "target"), ("list_by_target", "source")):
-            for edge in uow.select_path(EDGE, path, key.bytes):
-                if edge.removed_at is not None or kind not in (None, edge.relation):
-                    continue
-                other: EntityRef = getattr(edge, mine)
-                relation = catalog.by_name.get(str(other.entity_type))
-                if relation is None or uow.find(relation, other.id.bytes) is None:
-                    continue  # its record is gone
-                if readers.allows_entity(EDGE, edge):
-                    yield edge
 
     def _between(self, uow: UnitOfWork, source: EntityRef, target: EntityRef, kind: EdgeRelation) -> Edge | None:
         """Return the link of a kind between two records; of a symmetric one whichever way it was made."""
@@ -263,19 +251,65 @@ class LinkedRecords:
 
     def _check_circle(self, uow: UnitOfWork, source: EntityRef, target: EntityRef, kind: EdgeRelation) -> None:
         """Raise CircularReference if links of a kind lead from the target to the source already."""
-        came_from: dict[uuid.UUID, uuid.UUID | None] = {target.id: None}
-        waiting = deque([target.id])
+        seen, waiting, steps = {target.id}, deque([target.id]), 0
         while waiting:
             key = waiting.popleft()
             if key == source.id:
-                way = [key]
-                while (before := came_from[way[-1]]) is not None:
-                    way.append(before)
-                raise CircularReference(entity_type="edge", ids=[str(each) for each in (source.id, *reversed(way))])
+                # What is between may be hidden from the principal.
+                raise CircularReference(entity_type="edge", ids=[str(source.id), str(target.id)])
             for edge in uow.select_path(EDGE, "list_by_source", key.bytes):
-                if edge.removed_at is None and edge.relation is kind and edge.target.id not in came_from:
-                    came_from[edge.target.id] = key
+                if edge.removed_at is None and edge.relation is kind and edge.target.id not in seen:
+                    steps = _counted(steps, "target")
+                    seen.add(edge.target.id)
                     waiting.append(edge.target.id)
+
+
+class _View:
+    """Records and links as the principal sees them at one boundary: what came later is not there yet."""
+
+    def __init__(self, engine: Engine, readers: Readers) -> None:
+        self._engine, self._readers = engine, readers
+        self._snapshot = engine.snapshot(ReadConsistency.LATEST)
+
+    def end(self, record: Id | EntityRef, field: str) -> EntityRef:
+        """Return the kind and id of a record. Raises: NotFound, InputError kinds."""
+        if not isinstance(record, EntityRef):
+            key = arguments.as_uuid(record, field)
+            found = self._located(key)
+            if found is None or not found.linked:
+                raise self._readers.not_found("record", key)
+            return EntityRef(kind_named(found.name), key)
+        named = arguments.as_reference(record, field, self._engine.store.catalog.by_name)
+        relation = self._engine.store.catalog.by_name.get(str(named.entity_type))
+        if relation is None or not relation.linked:
+            raise InvalidValue(field=field, reason=f"a {named.entity_type} has no links")
+        # A record of a transaction that has not ended is looked for in it.
+        if self._located(named.id) is not relation and JOINED.get() is None:
+            raise self._readers.not_found("record", named.id)
+        return named
+
+    def relation(self, end: EntityRef) -> Relation:
+        """Return the relation of a record."""
+        return self._engine.store.catalog.by_name[str(end.entity_type)]
+
+    def edges(self, uow: UnitOfWork, key: uuid.UUID, kind: EdgeRelation | None) -> Iterator[Edge]:
+        """Yield the links of a record whose other end there is, and may be seen."""
+        for path, end in (("list_by_source", "target"), ("list_by_target", "source")):
+            for edge in uow.select_path(EDGE, path, key.bytes):
+                if edge.removed_at is not None or kind not in (None, edge.relation):
+                    continue
+                other: EntityRef = getattr(edge, end)
+                if self._located(other.id) is not None:
+                    yield edge
+
+    def _located(self, key: uuid.UUID) -> Relation | None:
+        """Return the relation of a record that may be seen, or whose user may be acted for; None for all others."""
+        found, readers = self._snapshot.locate(key.bytes), self._readers
+        if found is None:
+            return None
+        relation: Relation = found[0].relation
+        acted = readers.serves_tasks and not relation.rights.listed
+        return relation if acted or readers.allows(*found) else None
 
 
 def _counted(steps: int, field: str) -> int:

@@ -23,7 +23,7 @@ from caliber.access.visibility import Readers
 from caliber.embedding.embedding_target import Vectors, attach, embedded_text
 from caliber.embedding.service import Embeddings
 from caliber.engine.engine import Engine
-from caliber.engine.stale_inputs import StaleInputs, check_erasures
+from caliber.engine.stale_inputs import StaleInputs, check_erasures, check_turns
 from caliber.jobs.claims import Claim
 from caliber.jobs.handlers import Handler
 from caliber.jobs.queue import JobQueue
@@ -174,6 +174,7 @@ class Learner:
 
         def work(uow: UnitOfWork) -> int:
             check_erasures(uow, erased, claim.ack(uow))
+            check_turns(uow, turns)
             uow.serialize(f"learning {owner.entity.id}")
             if people.facts(uow, statements) != stored or any(end <= from_us(uow.now_us) for end in ends):
                 raise StaleInputs(entity_type=NOTE.name, reason="a fact was corrected while it was learnt from")

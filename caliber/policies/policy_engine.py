@@ -17,7 +17,7 @@ from caliber.context.pending_injections import PendingInjections, ask_for, drop
 from caliber.embedding.embedding_target import Vectors, attach
 from caliber.embedding.service import Embeddings
 from caliber.engine.engine import Engine
-from caliber.engine.stale_inputs import StaleInputs, check_erasures
+from caliber.engine.stale_inputs import StaleInputs, check_erasures, check_turns
 from caliber.jobs.claims import Claim
 from caliber.knowledge.drawing import NoteMaker, PreparedNote
 from caliber.knowledge.inheriting import trust_of_all, trust_of_extracted
@@ -252,6 +252,8 @@ class PolicyEngine:
         """
         erased = None if prepared.claim is None else prepared.claim.ack(uow)
         check_erasures(uow, subject.erased, erased)
+        if any(step.error is None for step in prepared.steps):
+            check_turns(uow, subject.turns)
         applied = Applied()
         trajectory_id = subject.trajectory.trajectory_id
         if prepared.trigger is Trigger.TASK_END and self._pending.waiting(trajectory_id):

@@ -68,6 +68,8 @@ def _members(tests: Sequence[tuple[str, Test]]) -> Test:
 
 def _ordered(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
     def holds(value: Any, other: Any) -> bool:
+        if isinstance(value, int | float) and isinstance(other, int | float):
+            return compare(value, other)
         try:
             return compare(float(value), float(other))
         except (TypeError, ValueError):  # texts are ordered too, but for those that are numbers

@@ -40,6 +40,7 @@ from caliber.model.trust import TrustLabel
 from caliber.schema.relation import Relation
 from caliber.schema.relations import ARTIFACT, NOTE, SCOPE, SESSION, TRAJECTORY, TURN
 from caliber.search.service import Searching
+from caliber.storage.compile.codec import codec_of
 from caliber.storage.write.group import Pipelined, pipelined
 from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.trajectory import artifacts as artifact_ops
@@ -167,7 +168,7 @@ class TaskMethods:
         ``user`` is the person it is for, by the name that the application has for them, such as an email address; or
         ``initiator`` is the user, agent or system that starts it. On the handle of a user or agent without
         administration both may be left out. ``key`` is your own name for it, such as the id of a chat: one task of the
-        store has it. With ``exist_ok`` the task that has it is returned as it is, ended or not.
+        store has it. With ``exist_ok`` the task that has it is returned as it is, ended or not, if it is of that user.
 
         Raises: InputError kinds, NotFound (parent, session), ConstraintViolation (an ended parent or session,
             nesting beyond ``pcp.context_dag.max_depth``), NotRegistered (an agent, where ``agents.registration`` asks),
@@ -180,17 +181,27 @@ class TaskMethods:
             raise InvalidValue(field="exist_ok", reason="is for a task with a key")
         above = None if parent is None else self._own(TRAJECTORY, arguments.as_uuid(parent, "parent"))
         during = None if session is None else self._own(SESSION, arguments.as_uuid(session, "session"))
+        starter = self._initiator(user, initiator)
+        given = None if user is None and initiator is None else starter
         started = self._tasks.start(
             arguments.as_text(goal, "goal"),
-            initiator=self._initiator(user, initiator),
+            initiator=starter,
             agent_id=self._agent(),
             parent=above,
             session=during,
             tags=arguments.as_names(tags, "tags"),
             key=at,
-            known=partial(readers.allows_change, TRAJECTORY) if exist_ok else None,
+            known=partial(self._goes_on_with, given) if exist_ok else None,
         )
         return self._shown(TRAJECTORY, started)
+
+    def _goes_on_with(self, given: EntityRef | None, task: Trajectory) -> bool:
+        """Return whether the principal may write to a task that there is, which is that of the user ``given``."""
+        readers = self._searching.readers
+        if not readers.allows_change(TRAJECTORY, task):
+            return False
+        readers.require_write(TRAJECTORY, codec_of(TRAJECTORY).encode(task), SCOPE)
+        return given is None or given.id in (task.initiator.id, task.user_id)
 
     def trajectory(self, key: str) -> Trajectory:
         """Return the task that was started with a key. Raises: NotFound, InputError kinds."""
@@ -308,7 +319,7 @@ class TaskMethods:
         """Delete the last turns of an open scope, or all, and return them in order.
 
         Searches and windows no longer have them; a window that showed one can be replayed as long as windows are kept.
-        A guest of the task deletes turns of its own.
+        A guest of the task deletes turns of its own. Artifacts and facts that were drawn from them before stay.
 
         Raises: NotFound, ConstraintViolation (closed scope, ended trajectory), PermissionDenied, LockExpired.
         """

@@ -168,7 +168,7 @@ class Tasks:
                 if held is not None and known is not None and known(held):
                     return held, None
                 if held is not None:
-                    reason = "a task has this key; exist_ok=True goes on with one that you may write to"
+                    reason = "a task has this key; exist_ok=True goes on with one of its user that you may write to"
                     raise Conflict(entity_type="trajectory", id=key, reason=reason)
             return self.begin(uow, goal, who(uow), agent_id, parent, session, tags, key)
 

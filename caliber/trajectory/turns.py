@@ -260,15 +260,17 @@ def turns_to_change(uow: UnitOfWork, scope_id: uuid.UUID) -> list[Turn]:
 
     Raises: NotFound, ConstraintViolation for a closed scope or a trajectory that is not active.
     """
+    task = uow.get(SCOPE, scope_id.bytes).trajectory_id.bytes
+    # In the usual order, and before they are looked at: somebody may be closing the scope.
+    uow.lock(TRAJECTORY, task)
+    uow.lock(SCOPE, scope_id.bytes)
     scope: Scope = uow.get(SCOPE, scope_id.bytes)
-    trajectory: Trajectory = uow.get(TRAJECTORY, scope.trajectory_id.bytes)
+    trajectory: Trajectory = uow.get(TRAJECTORY, task)
     if not scope.is_open:
         raise ConstraintViolation(constraint="scope_open", reason=f"scope {scope_id} is closed; it stays as it is")
     if trajectory.status is not TrajectoryStatus.ACTIVE:
         reason = f"trajectory {trajectory.trajectory_id} is {trajectory.status.value}"
         raise ConstraintViolation(constraint="trajectory_active", reason=reason)
-    uow.lock(TRAJECTORY, trajectory.trajectory_id.bytes)
-    uow.lock(SCOPE, scope_id.bytes)
     turns: list[Turn] = uow.select_path(TURN, "list_by_scope", scope_id.bytes)
     return [turn for turn in turns if turn.rolled_back_at is None]
 

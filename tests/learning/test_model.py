@@ -92,6 +92,24 @@ def test_each_of_four_decisions_is_carried_out(memory: caliber.Caliber, provider
     assert held(memory) == {"lives in Berlin", "likes jazz"}
 
 
+def test_nothing_is_learnt_from_a_message_that_was_deleted_meanwhile(
+    memory: caliber.Caliber, provider: ScriptedLearner
+) -> None:
+    provider.facts = facts(fact("live in Berlin", "lives in Berlin"))
+
+    def before(name: str) -> None:
+        if name == "extract_facts":
+            (talk,) = memory.conversations(user="maria")
+            scope = memory.current_scope(talk.trajectory_id)
+            assert scope is not None
+            memory.delete_turns(scope.scope_id)
+
+    provider.before = before
+    remember(memory, "I live in Berlin")
+    memory.flush()
+    assert held(memory) == set()
+
+
 def test_the_model_is_shown_messages_of_the_user_alone(memory: caliber.Caliber, provider: ScriptedLearner) -> None:
     messages = [
         {"role": "system", "content": "secret"},

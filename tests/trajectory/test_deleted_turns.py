@@ -9,7 +9,9 @@ from functools import partial
 from typing import Any
 
 import pytest
+from support.configs import policy
 from support.drawn import needs
+from support.providers import ScriptedSummarizer
 from support.threads import at_once
 
 from caliber.model.access import Principal
@@ -21,6 +23,12 @@ from caliber.model.errors import (
     LockExpired,
     NotFound,
     PermissionDenied,
+)
+
+CLOSING = policy(
+    "scope_close",
+    {"action": "summarize", "target": "turn_buffer"},
+    {"action": "extract_artifacts", "target": "turn_buffer"},
 )
 
 
@@ -142,3 +150,25 @@ def test_a_transaction_takes_it_back(memory: Any) -> None:
     with pytest.raises(KeyError):
         fail()
     assert found(memory, scope) == turns
+
+
+@pytest.mark.parametrize("operation", ["summarize", "extract_artifacts"])
+def test_a_scope_that_closes_keeps_nothing_of_turns_deleted_meanwhile(backend: Any, operation: str) -> None:
+    provider = ScriptedSummarizer()
+    memory = backend.open(summarization_provider=provider, policies=[CLOSING])
+    task = memory.start_trajectory("talk", user="anna")
+    scope = memory.current_scope(task.trajectory_id)
+    memory.append_turn(scope.scope_id, role="user", content="KEEP the pin 1234")
+
+    def before(name: str) -> None:
+        if name == operation:
+            provider.before = lambda _: None
+            memory.delete_turns(scope.scope_id)
+
+    provider.before = before
+    closed = memory.close_scope(scope.scope_id)
+    memory.flush()
+    assert operation in provider.calls
+    assert "1234" not in (closed.summary or "")
+    assert memory.storage.artifacts.count() == 0
+    assert not memory.search("pin 1234").hits

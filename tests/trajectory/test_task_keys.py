@@ -15,7 +15,7 @@ from support.drawn import needs
 from support.threads import at_once
 
 from caliber.model.access import Principal
-from caliber.model.errors import Conflict, DTypeError, InvalidValue, NotFound, RequiredFieldMissing
+from caliber.model.errors import Conflict, DTypeError, InvalidValue, NotFound, PermissionDenied, RequiredFieldMissing
 from caliber.model.references import id_of_key
 
 
@@ -25,7 +25,9 @@ def test_a_key_is_that_of_one_task(backend: Any) -> None:
     assert memory.trajectory("chat 1") == memory.trajectory(key="chat 1") == task
     with pytest.raises(Conflict, match="a task has this key"):
         memory.start_trajectory("talk", user="anna", key="chat 1")
-    assert memory.start_trajectory("another goal", user="bo", key="chat 1", exist_ok=True) == task
+    assert memory.start_trajectory("another goal", user="anna", key="chat 1", exist_ok=True) == task
+    with pytest.raises(Conflict, match="goes on with one of its user"):
+        memory.start_trajectory("another goal", user="bo", key="chat 1", exist_ok=True)
     assert memory.start_trajectory("talk", user="anna", key="chat 2").trajectory_id != task.trajectory_id
     memory.complete_trajectory(task.trajectory_id, status="success")
     again = memory.start_trajectory("talk", user="anna", key="chat 1", exist_ok=True)
@@ -79,6 +81,9 @@ def test_a_task_of_others_is_not_given_away(backend: Any) -> None:
     with pytest.raises(NotFound):
         bo.trajectory("chat 1")
     with pytest.raises(Conflict, match="a task has this key"):
+        bo.start_trajectory("talk", key="chat 1", exist_ok=True)
+    anna.access.grant(to="bo", on=task.trajectory_id, right="read")
+    with pytest.raises(PermissionDenied):
         bo.start_trajectory("talk", key="chat 1", exist_ok=True)
 
 

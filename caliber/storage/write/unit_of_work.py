@@ -11,7 +11,7 @@ import dataclasses
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from caliber.model import arguments
 from caliber.model.errors import (
@@ -33,13 +33,17 @@ from caliber.storage.compile.plan import Plan, RelationPlans
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.stored_memories import check_present, stale_catalog
 from caliber.storage.write.changes import DELETE, UPSERT
-from caliber.storage.write.consequences import LOWERS, changed, lower, lower_owner_trust
+from caliber.storage.write.consequences import LOWERS, changed, drop_references, lower, lower_owner_trust
 
 if TYPE_CHECKING:
     from caliber.model.access import Principal
     from caliber.model.agents import LockToken
     from caliber.schema.predicate import Variable
     from caliber.storage.compile.conditions import Listing
+
+
+_FROM_A_KEY: Final = 8
+"""The version of ids that follow from keys: ``id_of_key``."""
 
 
 class RowChange(NamedTuple):
@@ -319,6 +323,8 @@ class UnitOfWork:
             self.check_catalog()
             self.changes.append(RowChange(relation, DELETE, old))
         changed(self, plans, old, None)
+        if relation.linked and key[0][6] >> 4 == _FROM_A_KEY:
+            drop_references(self, key[0])
 
     def change(self, relation: Relation, statement: str, *parameters: Any) -> list[Row]:
         """Run an irregular statement that updates rows of ``relation`` and returns them whole; return the rows.
