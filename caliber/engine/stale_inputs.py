@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable
+from typing import Final
 
 from caliber.engine.engine import Engine
 from caliber.model.errors import Conflict
 from caliber.model.trajectory import Turn
 from caliber.schema.relations import ERASURE, TURN
 from caliber.storage.write.unit_of_work import UnitOfWork
+
+_FEW: Final = 8
+"""Turns that are looked up one by one, not with their whole scope."""
 
 
 class StaleInputs(Conflict):
@@ -34,8 +38,11 @@ def check_turns(uow: UnitOfWork, turns: Iterable[Turn]) -> None:
     for turn in turns:
         drawn.setdefault(turn.scope_id, set()).add(turn.turn_id)
     for scope_id, ids in drawn.items():
-        there = {turn.turn_id for turn in uow.select_path(TURN, "list_by_scope", scope_id.bytes)}
-        if not ids <= there:
+        if len(ids) > _FEW:
+            gone = ids - {turn.turn_id for turn in uow.select_path(TURN, "list_by_scope", scope_id.bytes)}
+        else:
+            gone = {key for key in ids if uow.find(TURN, key.bytes) is None}
+        if gone:
             raise StaleInputs(entity_type=TURN.name, reason="a turn was deleted while a provider worked on it")
 
 
