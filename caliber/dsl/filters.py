@@ -169,9 +169,7 @@ def _of_member(left: ast.Word, operator: Operator, right: ast.Value, memory: Mem
 
 
 def _json(value: ast.Value, column: Column, wrong: Wrong) -> Any:
-    if isinstance(value, ast.Text):
-        return value.value
-    if _is_kept(value):
+    if isinstance(value, ast.Text) or _is_kept(value):
         return value.value
     if isinstance(value, ast.Word) and value.text in _WORDS:
         return _WORDS[value.text]

@@ -125,7 +125,8 @@ class LinkedRecords:
         key = view.end(record, "record")
 
         def work(uow: UnitOfWork) -> builtins.list[Edge]:
-            return sorted(view.edges(uow, key.id, kind), key=lambda edge: (edge.created_at, edge.edge_id))
+            edges = [edge for edge, _ in view.edges(uow, key.id, kind)]
+            return sorted(edges, key=lambda edge: (edge.created_at, edge.edge_id))
 
         return self._engine.read(work)
 
@@ -153,9 +154,8 @@ class LinkedRecords:
             waiting = deque([(start.id, 0)])
             while waiting and (most is None or len(out) < most):
                 key, distance = waiting.popleft()
-                for edge in view.edges(uow, key, kind):
+                for edge, other in view.edges(uow, key, kind):
                     steps = _counted(steps, "depth")
-                    other = edge.target if edge.source.id == key else edge.source
                     if other.id in seen:
                         continue
                     seen.add(other.id)
@@ -187,7 +187,7 @@ class LinkedRecords:
         def work(uow: UnitOfWork) -> builtins.list[tuple[Edge, ...]]:
             out: builtins.list[tuple[Edge, ...]] = []
             waiting: deque[tuple[tuple[uuid.UUID, ...], tuple[Edge, ...]]] = deque([((start.id,), ())])
-            known: dict[uuid.UUID, builtins.list[Edge]] = {}
+            known: dict[uuid.UUID, builtins.list[tuple[Edge, EntityRef]]] = {}
             steps = 0
             while waiting and len(out) < most:
                 way, edges = waiting.popleft()
@@ -198,11 +198,10 @@ class LinkedRecords:
                     continue
                 if way[-1] not in known:
                     known[way[-1]] = builtins.list(view.edges(uow, way[-1], kind))
-                for edge in known[way[-1]]:
+                for edge, other in known[way[-1]]:
                     steps = _counted(steps, "longest")
-                    other = edge.target.id if edge.source.id == way[-1] else edge.source.id
-                    if other not in way:
-                        waiting.append(((*way, other), (*edges, edge)))
+                    if other.id not in way:
+                        waiting.append(((*way, other.id), (*edges, edge)))
             return out
 
         return self._engine.read(work)
@@ -221,15 +220,18 @@ class LinkedRecords:
         start, end = view.end(source, "source"), view.end(target, "target")
         if start.id == end.id:
             raise InvalidValue(field="target", reason="is the source: a record is not linked to itself")
-        ends = view.relation(start).ends
+        ends = self._relation(start).ends
         if kind is EdgeRelation.SUPERSEDES and ends is not None and ends.supersede is not None:
             reason = f"a {start.entity_type} supersedes another by its own call, such as supersede_note"
             raise InvalidValue(field="relation", reason=reason)
         return start, end
 
+    def _relation(self, end: EntityRef) -> Relation:
+        return self._engine.store.catalog.by_name[str(end.entity_type)]
+
     def _check_end(self, uow: UnitOfWork, end: EntityRef, *, writes: bool, retired: bool = False) -> None:
         """Raise unless the principal may see a record, or write to it, and it is in use or may be ``retired``."""
-        relation: Relation = self._engine.store.catalog.by_name[str(end.entity_type)]
+        relation = self._relation(end)
         uow.lock(relation, end.id.bytes)
         record, readers = uow.find(relation, end.id.bytes), self._searching.readers
         if record is None or not readers.allows_change(relation, record):
@@ -244,9 +246,9 @@ class LinkedRecords:
         """Return the link of a kind between two records; of a symmetric one whichever way it was made."""
         ways = ((source, target), (target, source)) if kind in SYMMETRIC else ((source, target),)
         for start, end in ways:
-            for edge in uow.select_path(EDGE, "list_by_source", start.id.bytes):
-                if edge.removed_at is None and edge.relation is kind and edge.target.id == end.id:
-                    return edge  # type: ignore[no-any-return]
+            for edge in _links_from(uow, start.id, kind):
+                if edge.target.id == end.id:
+                    return edge
         return None
 
     def _check_circle(self, uow: UnitOfWork, source: EntityRef, target: EntityRef, kind: EdgeRelation) -> None:
@@ -257,8 +259,8 @@ class LinkedRecords:
             if key == source.id:
                 # What is between may be hidden from the principal.
                 raise CircularReference(entity_type="edge", ids=[str(source.id), str(target.id)])
-            for edge in uow.select_path(EDGE, "list_by_source", key.bytes):
-                if edge.removed_at is None and edge.relation is kind and edge.target.id not in seen:
+            for edge in _links_from(uow, key, kind):
+                if edge.target.id not in seen:
                     steps = _counted(steps, "target")
                     seen.add(edge.target.id)
                     waiting.append(edge.target.id)
@@ -279,8 +281,9 @@ class _View:
             if found is None or not found.linked:
                 raise self._readers.not_found("record", key)
             return EntityRef(kind_named(found.name), key)
-        named = arguments.as_reference(record, field, self._engine.store.catalog.by_name)
-        relation = self._engine.store.catalog.by_name.get(str(named.entity_type))
+        catalog = self._engine.store.catalog.by_name
+        named = arguments.as_reference(record, field, catalog)
+        relation = catalog.get(str(named.entity_type))
         if relation is None or not relation.linked:
             raise InvalidValue(field=field, reason=f"a {named.entity_type} has no links")
         # A record of a transaction that has not ended is looked for in it.
@@ -288,19 +291,15 @@ class _View:
             raise self._readers.not_found("record", named.id)
         return named
 
-    def relation(self, end: EntityRef) -> Relation:
-        """Return the relation of a record."""
-        return self._engine.store.catalog.by_name[str(end.entity_type)]
-
-    def edges(self, uow: UnitOfWork, key: uuid.UUID, kind: EdgeRelation | None) -> Iterator[Edge]:
-        """Yield the links of a record whose other end there is, and may be seen."""
+    def edges(self, uow: UnitOfWork, key: uuid.UUID, kind: EdgeRelation | None) -> Iterator[tuple[Edge, EntityRef]]:
+        """Yield the links of a record whose other end there is, and may be seen; each with that end."""
         for path, end in (("list_by_source", "target"), ("list_by_target", "source")):
             for edge in uow.select_path(EDGE, path, key.bytes):
                 if edge.removed_at is not None or kind not in (None, edge.relation):
                     continue
                 other: EntityRef = getattr(edge, end)
                 if self._located(other.id) is not None:
-                    yield edge
+                    yield edge, other
 
     def _located(self, key: uuid.UUID) -> Relation | None:
         """Return the relation of a record that may be seen, or whose user may be acted for; None for all others."""
@@ -310,6 +309,12 @@ class _View:
         relation: Relation = found[0].relation
         acted = readers.serves_tasks and not relation.rights.listed
         return relation if acted or readers.allows(*found) else None
+
+
+def _links_from(uow: UnitOfWork, key: uuid.UUID, kind: EdgeRelation) -> list[Edge]:
+    """Return the links of a kind that a record is the source of."""
+    edges: list[Edge] = uow.select_path(EDGE, "list_by_source", key.bytes)
+    return [edge for edge in edges if edge.removed_at is None and edge.relation is kind]
 
 
 def _counted(steps: int, field: str) -> int:

@@ -122,8 +122,7 @@ class RecordReader(Generic[T]):
         a text, or is ``"sequence"``, the order in which they were stored if there is no such field: records without a
         value come last, equal ones by id. A page begins behind ``after``, a record or its id; in the order of storing
         it must still be there. Records that were taken back or do not hold now are left out, unless ``valid`` is False.
-        The application sees what is shared, and with ``trajectory_id=`` what the
-        task's user sees.
+        The application sees what is shared, and with ``trajectory_id=`` what the task's user sees.
 
         Raises: InvalidValue, DTypeError; NotFound for the id of a record that there is not.
         """

@@ -35,7 +35,7 @@ from caliber.model.errors import (
 )
 from caliber.model.events import EventType
 from caliber.model.lazy_dataclass import dataclass
-from caliber.model.references import EntityRef, EntityType
+from caliber.model.references import KEY_VERSION, EntityRef, EntityType
 from caliber.model.time import from_us
 from caliber.model.trajectory import Scope, Session, Trajectory
 from caliber.model.trust import least_trusted
@@ -147,7 +147,7 @@ class RecordWriter(RecordReader[Any]):
                 reason = "is not for records at keys: a key is idempotent itself; leave it out"
                 raise InvalidValue(field=f"{within}idempotency_key", reason=reason)
             system[KEY] = key_of(self._own, values, within)
-        elif KEY in present and present[KEY].version == 8:
+        elif KEY in present and present[KEY].version == KEY_VERSION:
             raise InvalidValue(field=f"{within}{KEY}", reason="has version 8: such ids follow from keys; take another")
         record = self._derived(relation.entity(**{**blank, **system, **present}))
         self._check_label(record)

@@ -50,10 +50,14 @@ def uuid_from_bytes(raw: bytes) -> uuid.UUID:
     return value
 
 
+KEY_VERSION: Final = 8
+"""The version of ids that follow from keys; of UUIDs this one leaves all other bits to us."""
+
+
 def id_of_key(key: str) -> uuid.UUID:
-    """Return the id of the record at a key, the same everywhere: of version 8, whose bits are ours to choose."""
+    """Return the id of the record at a key, the same everywhere."""
     number = int.from_bytes(hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()[:16])
-    return uuid.UUID(int=number & ~(0xF << 76) & ~(3 << 62) | (8 << 76) | (2 << 62))
+    return uuid.UUID(int=number & ~(0xF << 76) & ~(3 << 62) | (KEY_VERSION << 76) | (2 << 62))
 
 
 class EntityType(StrEnum):

@@ -35,7 +35,7 @@ from caliber.model.time import to_us
 from caliber.resident.mirror import TEXTS_AT_ONCE, Generation, RelationSnapshot
 from caliber.schema.json_patterns import fitting
 from caliber.schema.predicate import (
-    ORDER,
+    RANGES,
     All,
     Comparison,
     OneOf,
@@ -62,7 +62,6 @@ _UFUNCS: Final[dict[Operator, Callable[..., Any]]] = {
     Operator.AT_MOST: np.less_equal,
     Operator.AT_LEAST: np.greater_equal,
 }
-_RANGES: Final = frozenset((*ORDER, Operator.STARTS))
 _SCALARS: Final[dict[Operator, Callable[[Any, Any], bool]]] = {
     Operator.EQUAL: operators.eq,
     Operator.UNEQUAL: operators.ne,
@@ -244,7 +243,7 @@ class _Asking:
             if value is not None and column.nullable:
                 found &= codes != known.get(None, -1)
             return found
-        if value is not None and comparison.operator in _RANGES:
+        if value is not None and comparison.operator in RANGES:
             return self._by_range(comparison.operator, column.name, value)
         # A writer may append while this reads: rows within the boundary keep their places.
         values = self._snapshot.interned(column.name)

@@ -86,6 +86,8 @@ class Either:
 Predicate: TypeAlias = Comparison | OneOf | All | Either
 
 ORDER: Final = (Operator.LESS, Operator.GREATER, Operator.AT_MOST, Operator.AT_LEAST)
+RANGES: Final = frozenset((*ORDER, Operator.STARTS))
+"""Comparisons that hold for a run of values in order."""
 _STRAY: Final = range(0xD800, 0xE000)
 """Surrogates, which are no characters of a text."""
 

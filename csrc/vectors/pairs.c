@@ -172,19 +172,24 @@ static void search_rows(pair_search *s) {
     score_waiting(s);
 }
 
-int32_t cal_pairs_above_f32(uint32_t features, const cal_segment *segment, size_t dimensions, float threshold,
-                            size_t max_pairs, int8_t *query_codes, int64_t *left, int64_t *right, float *scores,
-                            size_t *found, int32_t *truncated) {
-    const cal_vector_ops *ops = cal_choose_vectors(features);
-    if (!ops) {
-        return CAL_E_UNSUPPORTED;
-    }
+/* A search without results; ops is NULL if the kernels of the features are not built. */
+static pair_search begin(uint32_t features, const cal_segment *segment, size_t dimensions, float threshold) {
     pair_search s = {0};
-    s.ops = ops;
+    s.ops = cal_choose_vectors(features);
     s.segment = segment;
     s.dimensions = dimensions;
     s.threshold = threshold;
     s.limit = cal_filter_limit(CAL_METRIC_COSINE, threshold);
+    return s;
+}
+
+int32_t cal_pairs_above_f32(uint32_t features, const cal_segment *segment, size_t dimensions, float threshold,
+                            size_t max_pairs, int8_t *query_codes, int64_t *left, int64_t *right, float *scores,
+                            size_t *found, int32_t *truncated) {
+    pair_search s = begin(features, segment, dimensions, threshold);
+    if (!s.ops) {
+        return CAL_E_UNSUPPORTED;
+    }
     s.best = (pair_heap){left, right, scores, 0, max_pairs};
     if (segment->codes && cal_codes_fit(dimensions)) {
         for (size_t i = 0; i < segment->count; i += TOGETHER) {
@@ -237,16 +242,10 @@ static void group_row(pair_search *s, size_t i, const uint8_t *left_out, int8_t 
 
 int32_t cal_near_groups_f32(uint32_t features, const cal_segment *segment, size_t dimensions, float threshold,
                             const uint8_t *left_out, int8_t *query_codes, int64_t *leader) {
-    const cal_vector_ops *ops = cal_choose_vectors(features);
-    if (!ops) {
+    pair_search s = begin(features, segment, dimensions, threshold);
+    if (!s.ops) {
         return CAL_E_UNSUPPORTED;
     }
-    pair_search s = {0};
-    s.ops = ops;
-    s.segment = segment;
-    s.dimensions = dimensions;
-    s.threshold = threshold;
-    s.limit = cal_filter_limit(CAL_METRIC_COSINE, threshold);
     s.leader = leader;
     const int coded = segment->codes && cal_codes_fit(dimensions);
     for (size_t i = 0; i < segment->count; i++) {

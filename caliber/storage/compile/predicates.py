@@ -12,7 +12,17 @@ from typing import Any, Final
 from caliber.kernels.patterns import matches
 from caliber.model.errors import InternalError
 from caliber.model.time import EPOCH
-from caliber.schema.predicate import ORDER, All, Comparison, OneOf, Operator, Predicate, Variable, after_all_with, holds
+from caliber.schema.predicate import (
+    RANGES,
+    All,
+    Comparison,
+    OneOf,
+    Operator,
+    Predicate,
+    Variable,
+    after_all_with,
+    holds,
+)
 from caliber.schema.relation import Column, ColumnType, Relation
 from caliber.storage.compile.spelling import quote
 
@@ -80,7 +90,7 @@ class ConditionWriter:
             if column.type is ColumnType.TEXT and str(asked.value)[:1] in ("0", "1"):
                 self.exact = False
             return self.contains(column, mark)
-        if column.type is ColumnType.TEXT and (operator in ORDER or operator is Operator.STARTS):
+        if column.type is ColumnType.TEXT and operator in RANGES:
             return self._in_range(column, name, mark, asked)
         compared = f"{name} {_SIGNS.get(operator, operator.value)} {mark}"
         # Comparing NULL gives NULL, which is not true: as it should be, but for open bounds.

@@ -11,7 +11,7 @@ import dataclasses
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from caliber.model import arguments
 from caliber.model.errors import (
@@ -23,6 +23,7 @@ from caliber.model.errors import (
     PermissionDenied,
 )
 from caliber.model.events import Event
+from caliber.model.references import KEY_VERSION
 from caliber.model.time import from_us
 from caliber.schema.catalog import BUILT_IN, Catalog
 from caliber.schema.relation import ForeignKey, Relation
@@ -40,10 +41,6 @@ if TYPE_CHECKING:
     from caliber.model.agents import LockToken
     from caliber.schema.predicate import Variable
     from caliber.storage.compile.conditions import Listing
-
-
-_FROM_A_KEY: Final = 8
-"""The version of ids that follow from keys: ``id_of_key``."""
 
 
 class RowChange(NamedTuple):
@@ -323,7 +320,7 @@ class UnitOfWork:
             self.check_catalog()
             self.changes.append(RowChange(relation, DELETE, old))
         changed(self, plans, old, None)
-        if relation.linked and key[0][6] >> 4 == _FROM_A_KEY:
+        if relation.linked and key[0][6] >> 4 == KEY_VERSION:
             drop_references(self, key[0])
 
     def change(self, relation: Relation, statement: str, *parameters: Any) -> list[Row]:
