@@ -1,4 +1,4 @@
-"""Generate the parser's tables from the grammar: caliber/dsl/grammar.*.json.
+"""Generate the parser's tables from the grammar, caliber/dsl/grammar.*.json, and the declarations that come along.
 
 Usage: python tools/gen_tables.py [--check]
 
@@ -17,6 +17,8 @@ from typing import Any
 from lark.grammar import Rule
 from lark.lexer import TerminalDef
 
+from caliber import dsl
+from caliber.config.memories import PACKAGED
 from caliber.dsl import tables
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -27,7 +29,14 @@ OPEN = ("data", "parser", "memo", "tokens", "states")
 def generated() -> dict[Path, str]:
     """Return every generated file with the text it must have."""
     grammar = tables.GRAMMAR.read_text(encoding="utf-8")
-    return {tables.file(name): text(name, grammar) for name in tables.STARTS}
+    made = {tables.file(name): text(name, grammar) for name in tables.STARTS}
+    return made | {file.with_suffix(".json"): declared(file) for file in PACKAGED.glob("*.caliber")}
+
+
+def declared(file: Path) -> str:
+    """Return the memories of a program as a configuration holds them, a line each."""
+    memories = dsl.compile_text(file.read_text("utf-8"), name=file.name, base="reference").to_mapping()["memories"]
+    return "[\n" + ",\n".join(json.dumps(memory) for memory in memories) + "\n]\n"
 
 
 def text(name: str, grammar: str) -> str:

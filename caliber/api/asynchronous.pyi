@@ -2139,6 +2139,7 @@ async def open(
     *,
     tenant: str | None = None,
     create: bool = False,
+    memories: Sequence[str | Mapping[str, Any]] = (),
     principal: Principal | None = None,
     embedding_provider: EmbeddingProvider | None = None,
     previous_embedding_provider: EmbeddingProvider | None = None,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from caliber.api.caliber import Caliber
 from caliber.api.starting import handle_of, start_engine
@@ -56,6 +56,13 @@ def _create(settings: CaliberConfig, tenant: str | None, *, exist_ok: bool) -> N
             tenants.create(tenant, exist_ok=exist_ok)
         return
     backend(settings.storage.adapter).create(settings, exist_ok=exist_ok, clock_us=SystemClock().now_us)
+
+
+def _add_memories(settings: CaliberConfig) -> None:
+    """Give a store the declared memories, fields and indexes that it lacks. Raises: as ``migrate``."""
+    plan = backend(settings.storage.adapter).plan_migration(settings, clock_us=SystemClock().now_us)
+    if plan.steps and not plan.versions:  # a store of an older version is migrated when somebody says so
+        migrate(settings)
 
 
 def migrate(
@@ -153,6 +160,7 @@ def open(  # noqa: A001  (the pinned name)
     *,
     tenant: str | None = None,
     create: bool = False,
+    memories: Sequence[str | Mapping[str, Any]] = (),
     principal: Principal | None = None,
     embedding_provider: EmbeddingProvider | None = None,
     previous_embedding_provider: EmbeddingProvider | None = None,
@@ -161,7 +169,11 @@ def open(  # noqa: A001  (the pinned name)
     connection_pool: ConnectionPool | None = None,
     tracer: Tracer | None = None,
 ) -> Caliber:
-    """Open a store; what is None comes from the configuration. ``create`` creates a store that is not there.
+    """Open a store; what is None comes from the configuration.
+
+    ``create`` creates what is not there: the store, and declared memories, fields and indexes that it lacks.
+    ``memories`` are declared besides those of the configuration: names of declarations that come with CALIBER
+    (``"blocks"``), or mappings as in a configuration.
 
     ``config`` is a configuration, the path of one, or the path of a store (``agent.db``) of profile ``chat_companion``.
 
@@ -180,9 +192,13 @@ def open(  # noqa: A001  (the pinned name)
         SchemaMismatch (not a store, another version: it says what to run), MultipleErrors, ExtraNotInstalled.
     """
     stated = config_of(config)
-    if arguments.as_flag(create, "create") and (tenant is not None or stated.storage.shown != MEMORY):
+    if added := tuple(arguments.as_items(memories, "memories", "a sequence of names or declarations")):
+        stated = config_of(stated.with_overrides(memories=[*stated.to_mapping()["memories"], *added]))
+    if makes := arguments.as_flag(create, "create") and (tenant is not None or stated.storage.shown != MEMORY):
         _create(stated, tenant, exist_ok=True)
     settings = _of_tenant(stated, tenant)
+    if makes and settings.memories:
+        _add_memories(settings)
     who = settings.principal.to_principal() if principal is None else arguments.as_principal(principal)
     time = arguments.as_clock(clock)
     for method in () if connection_pool is None else ("getconn", "putconn"):

@@ -3,9 +3,12 @@
 Source: C-130 to C-148, K-058 to K-060, K-068.
 """
 
-from typing import Annotated, Final, Self
+import json
+from pathlib import Path
+from typing import Annotated, Any, Final, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from caliber.config.cron import check_cron
 from caliber.config.faults import Faults
@@ -34,6 +37,33 @@ def memory_name(value: str) -> str:
 
 MemoryRef = Annotated[MemoryName, AfterValidator(memory_name)]
 """The name of a memory; ``turn`` is another word for ``turn_buffer``."""
+
+
+PACKAGED: Final = Path(__file__).parent / "packaged"
+"""Declarations that come with CALIBER: programs of the language, each compiled beside it (``make gen``)."""
+
+
+def packaged_names() -> list[str]:
+    """Return the names of the declarations that come with CALIBER."""
+    return sorted(file.stem for file in PACKAGED.glob("*.caliber"))
+
+
+def _with_packaged(items: Any) -> Any:
+    """Replace each name of a packaged declaration by its memories; those that are declared too count once."""
+    if not isinstance(items, (list, tuple)) or not any(isinstance(item, str) for item in items):
+        return items
+    out: list[Any] = []
+    for item in items:
+        if isinstance(item, str) and item not in (names := packaged_names()):
+            reason = f"is no declaration that comes with CALIBER; there are {', '.join(names)}"
+            raise PydanticCustomError("packaged", "{reason}", {"reason": f"{item[:NAME_CHARS]!r} {reason}"})
+        made = json.loads((PACKAGED / f"{item}.json").read_text("utf-8")) if isinstance(item, str) else [item]
+        out.extend(memory for memory in made if memory not in out)
+    return out
+
+
+WithPackaged = BeforeValidator(_with_packaged)
+"""A list of memories in which a text is the name of a packaged declaration."""
 
 
 def check_trigger(faults: Faults, on: Trigger, cron: str | None) -> None:
@@ -113,6 +143,7 @@ class MemoryRetentionConfig(Section):
     duration_ms: Duration | None = knob("With kind duration: the time.", "C-136", unit="ms", optional=True, gt=0)
     count: Int | None = knob("With kind max: the number of records.", "C-137", optional=True, ge=1)
     when: WhenConfig | None = knob("Trigger of compression; with kind compress_on only.", "C-138", optional=True)
+    field: MemoryName | None = knob("With kind until: the field of the instant.", "ours", optional=True)
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -122,6 +153,7 @@ class MemoryRetentionConfig(Section):
             duration_ms=(RetentionKind.DURATION, self.duration_ms),
             count=(RetentionKind.MAX, self.count),
             when=(RetentionKind.COMPRESS_ON, self.when),
+            field=(RetentionKind.UNTIL, self.field),
         )
         faults.done()
         return self
@@ -133,6 +165,8 @@ class MemoryRetentionConfig(Section):
             return format_duration(self.duration_ms)
         if self.when is not None:
             return f"compress_on: {self.when.shown}"
+        if self.field is not None:
+            return f"until({self.field})"
         return self.kind.value if self.count is None else f"max({self.count})"
 
 
@@ -198,7 +232,11 @@ class MemoryConfig(Section):
             category=self.type,
             fields=tuple(data.Field(item.name, item.type, item.values, item.optional) for item in self.fields),
             retention=data.Retention(
-                kept.kind, kept.duration_ms, kept.count, None if kept.when is None else kept.when.declared
+                kept.kind,
+                kept.duration_ms,
+                kept.count,
+                None if kept.when is None else kept.when.declared,
+                kept.field,
             ),
             indexes=tuple(data.Index(item.field, item.type) for item in self.indexes),
             lifecycle=self.lifecycle,

@@ -41,7 +41,7 @@ from caliber.config.lifecycle import (
     TrajectoryConfig,
     TrustConfig,
 )
-from caliber.config.memories import MEMORIES_MAX, MemoryConfig
+from caliber.config.memories import MEMORIES_MAX, MemoryConfig, WithPackaged
 from caliber.config.nested import override, plain
 from caliber.config.parsing import parse_json, parse_toml
 from caliber.config.pcp import PCPConfig
@@ -155,8 +155,8 @@ class CaliberConfig(Section):
         "Policies: actions at events and on schedules.", "C-226"
     )
 
-    memories: Annotated[tuple[MemoryConfig, ...], AsList, Field(max_length=MEMORIES_MAX)] = knob(
-        "Memories that are declared, besides those of every store.", "C-130"
+    memories: Annotated[tuple[MemoryConfig, ...], AsList, WithPackaged, Field(max_length=MEMORIES_MAX)] = knob(
+        "Memories that are declared, besides those of every store; one that comes with CALIBER by its name.", "C-130"
     )
     injection_rules: Annotated[tuple[InjectionRule, ...], AsList, Field(max_length=RULES_MAX)] = knob(
         "Records of memories that enter windows. Default: those of assembly.", "C-465"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from caliber.config.loading import PROGRAM_SUFFIX, anchor, read_file
+from caliber.config.memories import PACKAGED, packaged_names
 from caliber.config.tree import CaliberConfig
 from caliber.dsl import ast
 from caliber.dsl.checking import Checked
@@ -20,6 +21,8 @@ from caliber.dsl.source import Source
 from caliber.model.errors import ConfigError, MultipleErrors, ProgramFault
 
 FILES_MAX: Final = 256
+OURS: Final = "caliber:"
+"""The beginning of an included name that is no file's: of declarations that come with CALIBER."""
 
 
 def load_program(file: Path, *, base: CaliberConfig | str | None = None) -> Checked:
@@ -103,10 +106,16 @@ class _Reading:
         self.parts.append(Part(parsed.program, parsed.source))
 
     def _include(self, source: Source, item: ast.Include, folder: Path) -> None:
-        included = Path(item.path.value)
-        file = folder / included
+        name, included = item.path.value.removeprefix(OURS), Path(item.path.value)
+        file, is_ours = folder / included, name != item.path.value
         reason = ""
-        if included.is_absolute() or not file.resolve().is_relative_to(self._folder):
+        if is_ours:
+            file = PACKAGED / f"{name}{PROGRAM_SUFFIX}"
+            if name not in (names := packaged_names()):
+                reason = f"no such declarations come with CALIBER; there are {', '.join(names)}"
+            elif file.resolve() in self._seen:
+                return
+        elif included.is_absolute() or not file.resolve().is_relative_to(self._folder):
             reason = "an included file lies in the folder of the first file or below it"
         elif included.suffix.lower() != PROGRAM_SUFFIX:
             reason = f"an included file ends in {PROGRAM_SUFFIX}"
@@ -120,7 +129,7 @@ class _Reading:
             self.faults.append(source.fault(item.path.span, reason))
             return
         try:
-            self.file(file, os.path.relpath(file, self._folder))
+            self.file(file, item.path.value if is_ours else os.path.relpath(file, self._folder))
         except MultipleErrors as error:
             for fault in error.errors:
                 said = fault.context.get("reason", fault.message)

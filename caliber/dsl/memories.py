@@ -20,10 +20,11 @@ SETTINGS: Final = (
     "type", "schema", "retention", "index", "lifecycle", "artifacts", "parent", "key", "history", "inject_on"
 )  # fmt: skip
 _PLAIN_RETENTIONS: Final = (RetentionKind.PERSISTENT, RetentionKind.SESSION, RetentionKind.SCOPE)
-RETENTIONS: Final = (*_PLAIN_RETENTIONS, "30d", "max(100)", "compress_on: scope_close")
+RETENTIONS: Final = (*_PLAIN_RETENTIONS, "30d", "max(100)", "until(field)", "compress_on: scope_close")
 LIFECYCLES: Final = ("explicit", "auto_close(scope_close)")
 OPTIONAL: Final = "optional"
 _SETTINGS_NEEDED: Final = ("type", "schema")
+_LIST: Final = "list"
 _SAMPLE_ENUM: Final = 'enum("a", "b")'
 
 
@@ -109,6 +110,8 @@ def _field(state: Building, source: Source, value: ast.Value, path: Path, *, opt
         for number, item in enumerate(texts):
             state.places[(*path, "values", number)] = (source, item.span)
         return {"type": FieldType.ENUM.value, "values": [item.value for item in texts], **more}
+    if isinstance(value, ast.Call) and called == _LIST and len(value.arguments) == 1:
+        value = ast.Word(f"{_LIST}({word_of(value.arguments[0])})", value.span)
     if isinstance(value, ast.Word) and value.text == FieldType.ENUM:
         state.wrong(source, value.span, f"an enum takes its values, in quotes: {_SAMPLE_ENUM}")
         return {"type": None}
@@ -119,7 +122,7 @@ def _field(state: Building, source: Source, value: ast.Value, path: Path, *, opt
 
 def _retention(state: Building, source: Source, value: ast.Value, data: dict[str, Any], path: Path) -> None:
     here: Path = (*path, "retention")
-    for name in ("", "kind", "duration_ms", "count", "when"):
+    for name in ("", "kind", "duration_ms", "count", "when", "field"):
         state.places[(*here, name) if name else here] = (source, value.span)
     data["retention"] = {"kind": RetentionKind.PERSISTENT.value}  # an invalid one has its fault already
     if isinstance(value, ast.Word) and value.text in _PLAIN_RETENTIONS:
@@ -136,6 +139,12 @@ def _retention(state: Building, source: Source, value: ast.Value, data: dict[str
             data["retention"] = {"kind": RetentionKind.MAX.value, "count": number.value}
         else:
             state.wrong(source, value.span, "max takes a number of records: max(100)")
+    elif isinstance(value, ast.Call) and value.name.text == RetentionKind.UNTIL:
+        field = value.arguments[0] if len(value.arguments) == 1 else None
+        if isinstance(field, ast.Word):
+            data["retention"] = {"kind": RetentionKind.UNTIL.value, "field": field.text}
+        else:
+            state.wrong(source, value.span, "until takes the field of an instant: until(expires_at)")
     elif word_of(value) == RetentionKind.COMPRESS_ON:
         state.wrong(source, value.span, "compress_on needs a trigger: compress_on: scope_close")
     else:

@@ -5,6 +5,7 @@ Errors name fields, never values. Source: C-130 to C-141; docs/memories.md.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
@@ -149,4 +150,22 @@ def _json(value: Any, field: str) -> Any:
     return as_json(value, field, JSON_BYTES)
 
 
-_CHECKS: Final[Mapping[ColumnType, Check]] = {**PLAIN, ColumnType.INSTANT: _instant, ColumnType.JSON: _json}
+def _texts(value: Any, field: str) -> tuple[str, ...]:
+    items = arguments.as_items(value, field, "a sequence of str")
+    return tuple(as_json([arguments.as_text(item, field, allow_empty=True) for item in items], field, JSON_BYTES))
+
+
+def _uuids(value: Any, field: str) -> tuple[uuid.UUID, ...]:
+    found = arguments.as_uuids(value, field)
+    if 16 * len(found) > JSON_BYTES:
+        raise InvalidValue(field=field, reason=f"has more than {JSON_BYTES // 16} ids")
+    return found
+
+
+_CHECKS: Final[Mapping[ColumnType, Check]] = {
+    **PLAIN,
+    ColumnType.INSTANT: _instant,
+    ColumnType.JSON: _json,
+    ColumnType.TEXT_ARRAY: _texts,
+    ColumnType.UUID_ARRAY: _uuids,
+}

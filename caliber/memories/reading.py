@@ -20,6 +20,7 @@ from caliber.memories import conditions
 from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.errors import DTypeError, InvalidValue, NotFound
+from caliber.model.time import to_us
 from caliber.model.windows import SearchResult
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.predicates import mask
@@ -71,9 +72,18 @@ class RecordReader(Generic[T]):
     # --- reading ---------------------------------------------------------------------------------
 
     def get(self, id: uuid.UUID | str) -> T:  # noqa: A002  (as ``Caliber.get``)
-        """Return one record. Raises: NotFound, also for a record of another memory."""
-        found: T = self._searching.get(arguments.as_uuid(id, "id"), only=self._relation.name)
+        """Return one record. Raises: NotFound, also for a record of another memory, and one whose time has passed."""
+        key = arguments.as_uuid(id, "id")
+        found: T = self._searching.get(key, only=self._relation.name)
+        if self._has_passed(found):
+            raise NotFound(entity_type=self._name, id=key)
         return found
+
+    def _has_passed(self, record: Any) -> bool:
+        """Return whether the instant has passed that a record of a declared memory is kept until."""
+        field = self._bound.type.retention.field
+        until = None if field is None else getattr(record, field)
+        return until is not None and to_us(until) <= self._engine.clock.now_us()
 
     @overload
     def find(

@@ -197,7 +197,7 @@ class RecordWriter(RecordReader[Any]):
                 return self._repeated(uow, found)
         found = uow.find(relation, record.record_id.bytes) if self._own.type.key else None
         if found is not None:
-            return self._at_key(uow, found, new, existing)
+            return self._at_key(uow, found, new, Existing.REPLACE if self._has_passed(found) else existing)
         now = from_us(uow.now_us)
         record = dataclasses.replace(self._placed(uow, record, whose), created_at=now, updated_at=now)
         if new.keyed and self._is_taken(uow, record.record_id):
@@ -388,7 +388,7 @@ class RecordWriter(RecordReader[Any]):
 
     def _read(self, uow: UnitOfWork, key: uuid.UUID, expected: int | None) -> Any:
         record = uow.find(self._relation, key.bytes)
-        if record is None or not self._readers.allows_change(self._relation, record):
+        if record is None or self._has_passed(record) or not self._readers.allows_change(self._relation, record):
             raise NotFound(entity_type=self._name, id=key)
         self._readers.require_write(self._relation, codec_of(self._relation).encode(record))
         arguments.check_version(self._name, key, record.version, expected)

@@ -42,7 +42,7 @@ SWEEP_ROWS: Final = 500
 _PRINCIPAL = "system:retention"
 _TASK_ENDED = "the task ended"
 """The reason of delegations and handoffs that end with their task."""
-_SWEPT = (RetentionKind.DURATION, RetentionKind.MAX)
+_SWEPT = (RetentionKind.DURATION, RetentionKind.MAX, RetentionKind.UNTIL)
 _BATCHES = 20
 """Number of transactions whose records are searched at once: a large table is not read again for each."""
 _OF_TENANT = (MemoryCategory.SEMANTIC, MemoryCategory.PROCEDURAL)
@@ -169,10 +169,9 @@ class Retaining:
 
     def _plan(self, kept: RetainedMemory) -> tuple[Plan, int]:
         plans, retention = self._engine.store.plans[kept.relation.name], kept.memory.retention
-        if retention.duration_ms is not None:
-            plan, bound = plans.expired, self._engine.clock.now_us() - retention.duration_ms * 1_000
+        if retention.count is None:
+            plan, bound = plans.expired, self._engine.clock.now_us() - (retention.duration_ms or 0) * 1_000
         else:
-            assert retention.count is not None  # the configuration requires it
             of_tenant = kept.bound.type.category in _OF_TENANT
             plan, bound = plans.surplus if of_tenant else plans.surplus_by_trajectory, retention.count
         assert plan is not None  # every memory's relation has the columns of retention

@@ -24,6 +24,8 @@ _KINDS: Final[Mapping[FieldType, tuple[ColumnType, ...]]] = {
     FieldType.BOOL: (ColumnType.BOOL,),
     FieldType.TIMESTAMP: (ColumnType.INSTANT,),
     FieldType.JSON: (ColumnType.JSON, ColumnType.TEXT_ARRAY, ColumnType.UUID_ARRAY),
+    FieldType.TEXTS: (ColumnType.TEXT_ARRAY,),
+    FieldType.UUIDS: (ColumnType.UUID_ARRAY,),
     FieldType.ENUM: (ColumnType.ENUM,),
     FieldType.EMBEDDING: (),
 }

@@ -74,6 +74,7 @@ from caliber.schema.traits import (
     Resident,
     Rights,
     Text,
+    Times,
     Trust,
     Window,
 )
@@ -145,6 +146,8 @@ def field_faults(memory: MemoryType) -> Iterator[tuple[str, str]]:
         reason = _fault_of_field(memory, item)
         if reason:
             yield item.name, reason
+    if (until := memory.retention.field) is not None and until not in _instants(memory):
+        yield until, "is no timestamp of its own: retention is until the instant in such a field"
     try:
         embedded_field(memory)
     except InvalidValue as error:
@@ -298,6 +301,10 @@ def _own_fields(memory: MemoryType) -> Iterator[Field]:
             yield item
 
 
+def _instants(memory: MemoryType) -> list[str]:
+    return [item.name for item in _own_fields(memory) if item.type is FieldType.TIMESTAMP]
+
+
 def _columns_of(memory: MemoryType) -> tuple[Column, ...]:
     looked_up = {index.field for index in memory.indexes if index.type in _LOOKED_UP}
     content = _content_field(memory)
@@ -320,6 +327,7 @@ def _relation_of(memory: MemoryType, code: int, plural: str) -> Relation:
         keys.append(ForeignKey("parent_id", *target, "cascade"))
         groups.append("parent_id")
     by_name = {column.name: column for column in columns}
+    until = memory.retention.field
     searched, embedded = tuple(searched_fields(memory)), embedded_field(memory)
     texts = [column for column in columns if column.declared and column.type is ColumnType.TEXT]
     return Relation(
@@ -348,7 +356,11 @@ def _relation_of(memory: MemoryType, code: int, plural: str) -> Relation:
             Unique(("fingerprint",), where=(("archived_at", True), ("idempotency_key", True), ("fingerprint", False))),
         ),
         foreign_keys=tuple(keys),
+        times=Times(until=until),
         paths=tuple(
+            [] if until is None else [AccessPath("list_expiring", (), (until,), where=((until, False),), limited=True)]
+        )
+        + tuple(
             AccessPath(
                 f"list_by_{name.removesuffix('_id')}" if name in groups else f"list_by_{name}",
                 (name,),
@@ -425,13 +437,20 @@ def _column_of(memory: MemoryType, item: Field, looked_up: set[str], content: st
         case FieldType.BOOL:
             return Column(item.name, ColumnType.BOOL, resident_null=2 if item.optional else None, **in_array)
         case FieldType.TIMESTAMP:
-            return Column(item.name, ColumnType.INSTANT, resident_null=ALWAYS_US if item.optional else None, **in_array)
+            ends = item.name == memory.retention.field
+            options["content"] = not ends  # to live longer is no other content
+            null = (NEVER_US if ends else ALWAYS_US) if item.optional else None
+            return Column(item.name, ColumnType.INSTANT, residence=_COLUMN, resident_null=null, **options)
         case FieldType.ENUM:
             # By its values as they come: another process may know more of them.
             members = values_of(memory.name, item.name, item.values)
             return Column(item.name, ColumnType.ENUM, enum=members, open=True, residence=Residence.INTERNED, **options)
         case FieldType.JSON:
             return json_(item.name, redact=Redaction.WORDS, **options)
+        case FieldType.TEXTS:
+            return Column(item.name, ColumnType.TEXT_ARRAY, **options)
+        case FieldType.UUIDS:
+            return Column(item.name, ColumnType.UUID_ARRAY, **options)
         case FieldType.EMBEDDING:
             raise InternalError("an embedding is no column")
 
@@ -444,6 +463,7 @@ _PYTHON: Final[Mapping[ColumnType, Any]] = {
     ColumnType.INSTANT: datetime,
     ColumnType.TEXT: str,
     ColumnType.TEXT_ARRAY: tuple[str, ...],
+    ColumnType.UUID_ARRAY: tuple[uuid.UUID, ...],
     ColumnType.INT: int,
     ColumnType.FLOAT: float,
     ColumnType.BOOL: bool,

@@ -41,7 +41,11 @@ def definition_of(memory: MemoryType) -> str:
             for item in memory.fields
         ],
         "retention": _given(
-            kind=kept.kind.value, duration_ms=kept.duration_ms, count=kept.count, when=_when_of(kept.when)
+            kind=kept.kind.value,
+            duration_ms=kept.duration_ms,
+            count=kept.count,
+            when=_when_of(kept.when),
+            field=kept.field,
         ),
     }
     body |= _given(
@@ -73,7 +77,11 @@ def memory_from(definition: str) -> MemoryType:
                 for item in body["fields"]
             ),
             retention=Retention(
-                RetentionKind(kept["kind"]), kept.get("duration_ms"), kept.get("count"), _when_from(kept.get("when"))
+                RetentionKind(kept["kind"]),
+                kept.get("duration_ms"),
+                kept.get("count"),
+                _when_from(kept.get("when")),
+                kept.get("field"),
             ),
             indexes=tuple(Index(field, IndexType(kind)) for field, kind in body.get("indexes", ())),
             lifecycle=Lifecycle(body.get("lifecycle", Lifecycle.EXPLICIT)),
@@ -98,7 +106,7 @@ def _is_plain(memory: MemoryType) -> bool:
     names = [memory.name, *fields]
     texts = [*names, *(value for item in memory.fields for value in item.values)]
     whens = (kept.when, memory.closes_on, *memory.inject_on)
-    maybe = [memory.parent, *(when.cron for when in whens if when is not None)]
+    maybe = [memory.parent, kept.field, *(when.cron for when in whens if when is not None)]
     return (
         all(isinstance(item, str) for item in texts)
         and all(item is None or isinstance(item, str) for item in maybe)

@@ -27,6 +27,8 @@ class FieldType(StrEnum):
     BOOL = "bool"
     TIMESTAMP = "timestamp"
     JSON = "json"
+    TEXTS = "list(text)"
+    UUIDS = "list(uuid)"
     EMBEDDING = "embedding"
     ENUM = "enum"
 
@@ -50,6 +52,7 @@ class RetentionKind(StrEnum):
     DURATION = "duration"
     MAX = "max"
     COMPRESS_ON = "compress_on"
+    UNTIL = "until"
 
 
 class History(StrEnum):
@@ -94,12 +97,16 @@ class Index:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """The retention of records: ``duration_ms`` goes with duration, ``count`` with max, ``when`` with compress_on."""
+    """The retention of records: ``duration_ms`` goes with duration, ``count`` with max, ``when`` with compress_on.
+
+    ``field`` goes with until: the instant in it ends a record.
+    """
 
     kind: RetentionKind
     duration_ms: int | None = None
     count: int | None = None
     when: When | None = None
+    field: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +128,7 @@ class MemoryType:
     history: History = History.VERSIONS
 
 
+_UNORDERED: Final = (FieldType.EMBEDDING, FieldType.JSON, FieldType.TEXTS, FieldType.UUIDS)
 Fits: TypeAlias = Mapping[IndexType, tuple[FieldType, ...]]
 
 SYSTEM: Final[Mapping[str, FieldType]] = {
@@ -132,8 +140,8 @@ SYSTEM: Final[Mapping[str, FieldType]] = {
 """Columns that every memory has, declared or not (K-058)."""
 
 INDEXES: Final[Fits] = {
-    IndexType.BTREE: tuple(kind for kind in FieldType if kind not in (FieldType.EMBEDDING, FieldType.JSON)),
-    IndexType.HASH: tuple(kind for kind in FieldType if kind not in (FieldType.EMBEDDING, FieldType.JSON)),
+    IndexType.BTREE: tuple(kind for kind in FieldType if kind not in _UNORDERED),
+    IndexType.HASH: tuple(kind for kind in FieldType if kind not in _UNORDERED),
     IndexType.GIN: (FieldType.TEXT, FieldType.JSON),
     IndexType.HNSW: (FieldType.EMBEDDING,),
     IndexType.IVFFLAT: (FieldType.EMBEDDING,),
@@ -144,7 +152,7 @@ OWN_INDEXES: Final[Fits] = {**INDEXES, IndexType.GIN: (FieldType.TEXT,)}
 """The same for a declared memory with its own relation: gin indexes the words of a text there."""
 
 
-KEYS: Final = tuple(kind for kind in FieldType if kind not in (FieldType.EMBEDDING, FieldType.JSON, FieldType.FLOAT))
+KEYS: Final = tuple(kind for kind in FieldType if kind not in (*_UNORDERED, FieldType.FLOAT))
 """Fields that a key is made of: of numbers only those that are equal when they look it."""
 
 

@@ -113,10 +113,17 @@ def _lacking(held: MemoryType, declared: MemoryType) -> Iterator[str]:
         yield "the records of {} are told apart by {}, not by {}".format(of, *told_apart)
     if held.history is not declared.history:
         yield f"{of} keeps the history {held.history}, not {declared.history}"
+    if held.retention.field != declared.retention.field:
+        yield f"{of} keeps records {_until(held)}, not {_until(declared)}"
     held_indexes = {(index.field, index.type) for index in held.indexes}
     for index in declared.indexes:
         if (index.field, index.type) not in held_indexes:
             yield f"{of} is not indexed by {index.field} ({index.type})"
+
+
+def _until(memory: MemoryType) -> str:
+    field = memory.retention.field
+    return "without an end of their own" if field is None else f"until their {field}"
 
 
 def shown(item: Field) -> str:

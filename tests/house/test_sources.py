@@ -101,6 +101,7 @@ OTHERWISE = {
     "cli/failures.py os.open": "the null device",
     "cli/demo/": "files of the demo's own folder",
     "cli/memory/ingest.py listing_files.read_text": "a function of a module that is looked at",
+    "config/memories.py": "files of the package",
     "dsl/tables.py": "files of the package",
     "explain/page/render.py": "files of the package",
     "dump/archive.py zipfile.ZipFile": "over files that the module opened",

@@ -327,7 +327,7 @@ def _drawn_plan(relation: Relation, codec: Codec, dialect: Dialect) -> Plan | No
 def _lapsed_plan(relation: Relation, codec: Codec, dialect: Dialect) -> Plan | None:
     ends, times = relation.ends, relation.times
     # A read may ask about the time in which a record held: then it is not taken out of use.
-    if ends is None or ends.archive is None or times.until is None or times.as_of:
+    if ends is None or ends.pruned is not Pruned.ARCHIVED or times.until is None or times.as_of:
         return None
     selected = quote_all(codec.names)
     sql = (
@@ -344,12 +344,14 @@ def _reached(relation: Relation) -> str:
 
 
 def _expired_plan(relation: Relation, dialect: Dialect) -> Plan | None:
-    if relation.ends is None:
+    ends, times = relation.ends, relation.times
+    if ends is None:
         return None
     until, limit = (dialect.placeholder(at) for at in (1, 2))
+    ending = None if ends.pruned is Pruned.ARCHIVED or times.as_of else times.until
     sql = (
         f"SELECT {quote(relation.key[0])} FROM {dialect.table(relation.name)}"
-        f" WHERE {quote(relation.times.entered)} <= {until} AND {_reached(relation)}"
+        f" WHERE {quote(ending or times.entered)} <= {until} AND {_reached(relation)}"
         f" ORDER BY {quote('ordinal')} LIMIT {limit}"
     )
     return Plan(f"{relation.name}.expired", sql, ("created_until", "limit"), relation.key)

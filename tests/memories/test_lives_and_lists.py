@@ -1,0 +1,126 @@
+"""Records that live until an instant of their own, and fields that are lists, on every database.
+
+Source: docs/memories.md.
+"""
+
+from __future__ import annotations
+
+import uuid
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from support.drawn import needs
+
+import caliber
+from caliber.model.errors import Conflict, DTypeError, InvalidValue, MultipleErrors, NotFound, SchemaMismatch
+from caliber.model.time import FixedClock, from_us
+
+LEASE: dict[str, Any] = {
+    "name": "lease",
+    "type": "working",
+    "fields": [{"name": "name", "type": "text"}, {"name": "content", "type": "text", "optional": True},
+               {"name": "expires_at", "type": "timestamp", "optional": True}],
+    "key": ["name"],
+    "retention": {"kind": "until", "field": "expires_at"},
+    "indexes": [{"field": "content", "type": "gin"}],
+}  # fmt: skip
+PAGE: dict[str, Any] = {
+    "name": "page",
+    "type": "semantic",
+    "fields": [{"name": "tags", "type": "list(text)"}, {"name": "links", "type": "list(uuid)", "optional": True}],
+}
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def clock() -> FixedClock:
+    return FixedClock()
+
+
+@pytest.fixture
+def leases(backend: Any, clock: FixedClock) -> Any:
+    return backend.open(backend.config(memories=[LEASE]), clock=clock).records("lease")
+
+
+def test_a_record_is_read_until_its_instant(leases: Any, clock: FixedClock) -> None:
+    now = from_us(clock.now_us())
+    for name, until in (("short", now + HOUR), ("long", now + 3 * HOUR), ("ever", None)):
+        leases.put(name=name, content=f"a {name} lease", expires_at=until)
+    assert leases.distinct("name") == ["ever", "long", "short"]
+    clock.advance(us=3_600_000_000)
+    assert leases.distinct("name") == ["ever", "long"]
+    assert leases.find(order_by="expires_at", limit=1)[0].name == "long"  # no place of a page is spent on it
+    assert leases.count(valid=False) == 3
+    found = [hit.id for hit in leases.search("a short or a long lease").hits]
+    assert found == [leases.at(name="long").record_id]
+    for read in (leases.at, leases.delete_at):
+        with pytest.raises(NotFound):
+            read(name="short")
+    again = leases.put(name="short", content="renewed", on_existing="error")  # the key is free
+    assert leases.at(name="short") == again
+    with pytest.raises(Conflict):
+        leases.put(name="long", on_existing="error")
+
+
+def test_to_live_longer_keeps_no_earlier_content(leases: Any, clock: FixedClock) -> None:
+    first = leases.put(name="a", content="said once", expires_at=from_us(clock.now_us()) + HOUR)
+    longer = leases.update(first.record_id, expires_at=from_us(clock.now_us()) + 2 * HOUR)
+    clock.advance(us=3_700_000_000)
+    assert leases.at(name="a") == longer
+    assert longer.content == first.content
+
+
+def test_a_sweep_deletes_what_has_passed(backend: Any, clock: FixedClock) -> None:
+    memory = backend.open(backend.config(memories=[LEASE]), clock=clock)
+    leases, now = memory.records("lease"), from_us(clock.now_us())
+    leases.put_many({"name": str(at), "expires_at": now + HOUR * (at % 2 + 1)} for at in range(20))
+    leases.put(name="ever")
+    clock.advance(us=3_600_000_000)
+    memory.admin.maintain()
+    assert leases.count(valid=False) == 11
+    clock.advance(us=3_600_000_000)
+    memory.admin.maintain()
+    assert leases.find(valid=False, fields=("name",)) == [("ever",)]
+
+
+@needs("reopen")
+def test_a_store_is_not_opened_with_another_end_of_records(backend: Any) -> None:
+    plain = {**LEASE, "retention": {"kind": "persistent"}}
+    settings = backend.config(memories=[plain])
+    backend.open(settings).close()
+    changed = settings.with_overrides(memories=[LEASE])
+    with pytest.raises(SchemaMismatch, match="until their expires_at"):
+        backend.open(changed)
+    caliber.migrate(changed)
+    assert backend.open(changed).records("lease").find() == []
+
+
+@pytest.mark.parametrize("field", ["name", "expires", "created_at"])
+def test_records_end_at_a_timestamp_of_their_own(backend: Any, field: str) -> None:
+    with pytest.raises(MultipleErrors, match=f"{field} is no timestamp of its own"):
+        backend.config(memories=[{**LEASE, "retention": {"kind": "until", "field": field}}])
+
+
+def test_lists_are_kept_and_found_by_a_member(backend: Any) -> None:
+    pages = backend.open(backend.config(memories=[PAGE])).records("page")
+    one, other = uuid.uuid4(), uuid.uuid4()
+    first = pages.insert(tags=["a", "b c", 'd"e', ""], links=[one, str(other)])
+    second = pages.insert(tags=(), links=None)
+    assert (first.tags, first.links) == (("a", "b c", 'd"e', ""), (one, other))
+    assert (second.tags, second.links) == ((), None)
+    assert pages.find(tags='d"e') == pages.find('tags contains "b c"') == pages.find(links=other) == [first]
+    assert pages.find(tags=["x", ""]) == [first]  # one of several
+    assert pages.update(second.record_id, tags=["z"]).tags == ("z",)
+    assert pages.get(second.record_id).tags == ("z",)
+    for wrong in ("abc", [1], 7):
+        with pytest.raises(DTypeError):
+            pages.insert(tags=wrong)
+    with pytest.raises(InvalidValue):
+        pages.insert(tags=[], links=["no id"])
+
+
+def test_a_list_is_no_key_and_has_no_order(backend: Any) -> None:
+    for more in ({"key": ["tags"]}, {"indexes": [{"field": "tags", "type": "btree"}]}):
+        with pytest.raises(MultipleErrors):
+            backend.config(memories=[{**PAGE, **more}])
