@@ -370,6 +370,7 @@ class AsyncTaskMethods(AsyncFace):
         idempotency_key: str | None = None,
         model_id: str | None = None,
         token_count: int | None = None,
+        raw: Any = None,
         trust: TrustLabel | str | None = None,
         guard: LockToken | None = None,
     ) -> Turn:

@@ -153,9 +153,9 @@ class Drawn:
             said |= self._of_no_task
         if not said:
             return None
-        # The state of a checkpoint holds ids and words of the program, and no text.
+        # The state of a checkpoint holds ids and words of the program, and no text; a raw form goes whole.
         is_text = any(
-            isinstance(each.redaction, Packed) and each.redaction.layout is not Layout.CHECKPOINT
+            isinstance(each.redaction, Packed) and each.redaction.layout not in (Layout.CHECKPOINT, Layout.RAW)
             for each in relation.columns
         )
         return _marking(said, is_text=is_text)

@@ -83,7 +83,7 @@ class Redactor:
     def changed(self, relation: Relation, entity: Any, changes: dict[str, Any]) -> Any:
         """Return an entity with changed columns, and its derived columns."""
         for column in relation.columns:
-            if column.redaction is Redaction.EMPTIED:
+            if column.redaction in _EMPTIED:
                 changes[column.name] = None
             elif column.redaction is Redaction.NEW_KEY and getattr(entity, column.name) is not None:
                 with_it = (unique.columns for unique in relation.uniques if column.name in unique.columns)
@@ -224,8 +224,14 @@ def _json(raw: bytes, lost: Lost) -> tuple[bytes, bool]:
     return _json_again(raw, lost.words(_json_of(raw))), False
 
 
+def _raw_form(raw: bytes, lost: Lost) -> tuple[bytes | None, bool]:
+    return None if lost.subject.mentioned_in(raw) else raw, False
+
+
+_EMPTIED: Final = (Redaction.EMPTIED, Packed(Layout.RAW))
 _WITHOUT: Final[Mapping[Layout, Callable[[Any, Lost], tuple[Any, bool]]]] = {
     Layout.JSON: _json,
+    Layout.RAW: _raw_form,
     Layout.CHECKPOINT: _checkpoint,
     Layout.WINDOW: _window,
 }

@@ -153,7 +153,7 @@ class RecordReader(Generic[T]):
             rows = _in_order(snapshot, meeting, order, descending, behind, most, memory.stored)
             if chosen is not None and not (readers.limited and relation.follows):
                 return memory.columns(snapshot, rows, chosen)
-            found = [shown(relation, memory.entity(snapshot, row)) for row in rows]
+            found = [shown(relation, record) for record in memory.entities(snapshot, rows)]
         return found if chosen is None else [_picked(relation, record, chosen) for record in found]
 
     def count(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from dataclasses import field
 from datetime import datetime
@@ -185,7 +186,7 @@ class Turn:
 
     ``author_id`` is the user or agent that wrote it, if not the task's own; ``utc_offset_s`` its offset, if not UTC.
     ``thinking`` are the thoughts of an answer as its provider signed them; ``is_error``: it is the result of a tool
-    that failed.
+    that failed. ``raw_form`` is ``raw`` as it is stored.
     """
 
     turn_id: TurnId
@@ -207,6 +208,7 @@ class Turn:
     idempotency_key: str | None = None
     trust: TrustLabel = TrustLabel.WEB
     rolled_back_at: datetime | None = None
+    raw_form: bytes | None = field(default=None, repr=False)
     author_id: uuid.UUID | None = None
     utc_offset_s: int | None = None
     version: int = 1
@@ -215,6 +217,12 @@ class Turn:
     def text(self) -> str:
         """The content as text; bytes that are not UTF-8 are shown as replacement characters."""
         return self.content.decode("utf-8", "replace")
+
+    @property
+    def raw(self) -> Any:
+        """The message as its program has it, a value of JSON or bytes, which ``append_turn`` was given; or None."""
+        form = self.raw_form
+        return None if form is None else form[1:] if form.startswith(b"\0") else json.loads(form)
 
 
 @dataclass(frozen=True, slots=True)

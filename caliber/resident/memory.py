@@ -387,7 +387,7 @@ class ResidentMemory:
         out = [texts[number] for number in numbers]
         if EVICTED in out:
             missing = [at for at, text in enumerate(out) if text is EVICTED]
-            read_back(self._store, snapshot, numbers, missing, out)
+            read_back(self._store, snapshot, numbers, missing, out, snapshot.layout.text_place)
             self.stats.evicted_texts_read += len(missing)
         return out
 
@@ -421,10 +421,24 @@ class ResidentMemory:
         """Return the entity of one row."""
         layout = snapshot.layout
         row = snapshot.generation.row(number)
-        if layout.text_place >= 0 and row[layout.text_place] is EVICTED:
-            text = self.texts(snapshot, [number])[0]
-            row = (*row[: layout.text_place], text, *row[layout.text_place + 1 :])
+        for place in layout.absent:
+            if row[place] is EVICTED:
+                return self.entities(snapshot, [number])[0]
         return layout.codec.decode(row)
+
+    def entities(self, snapshot: RelationSnapshot, numbers: Sequence[int]) -> list[Any]:
+        """Return the entities of rows; values that are in the store alone are read in one statement a column."""
+        rows: list[Any] = [snapshot.row(number) for number in numbers]
+        for place in snapshot.layout.absent:
+            missing = [at for at, row in enumerate(rows) if row[place] is EVICTED]
+            for start in range(0, len(missing), TEXTS_AT_ONCE):
+                part = missing[start : start + TEXTS_AT_ONCE]
+                values: dict[int, Any] = {}
+                read_back(self._store, snapshot, numbers, part, values, place)
+                for at in part:
+                    rows[at] = (*rows[at][:place], values[at], *rows[at][place + 1 :])
+            self.stats.evicted_texts_read += len(missing) * (place == snapshot.layout.text_place)
+        return list(map(snapshot.layout.codec.decode, rows))
 
     def held(self) -> Iterator[str | bytes]:
         """Yield every text and every string of every row in memory, deleted rows included."""

@@ -154,6 +154,8 @@ class Generation:
         rest = list(row)
         for place in self.layout.gaps:
             rest[place] = None
+        for place in self.layout.stored:
+            rest[place] = None if rest[place] is None else True
         return marshal.dumps(rest)
 
     def load(self, rows: Sequence[Row]) -> None:
@@ -264,7 +266,7 @@ class Generation:
         return fresh
 
     def row(self, number: int, *, text: bool = True) -> Row:
-        """Return a row as the driver stores it; an evicted text is EVICTED, one that is not wanted None."""
+        """Return a row as the driver stores it; what is in the store alone is EVICTED, a text not wanted None."""
         row: list[Any] = marshal.loads(self.packed[number])
         segment, at = divmod(number, self.segment_rows)
         held = self._held.get(segment) or self._held_in(segment)
@@ -275,6 +277,9 @@ class Generation:
             row[self.layout.key_places[0]] = PAIR.pack(item(at, 0), item(at, 1))
         if text and self.layout.text_place >= 0:
             row[self.layout.text_place] = self.texts[number]
+        for place in self.layout.stored:
+            if row[place] is not None:
+                row[place] = EVICTED
         return tuple(row)
 
     def readings(self, what: str) -> dict[int, Any]:

@@ -64,9 +64,9 @@ class PartialMirrors:
 
 
 def read_back(
-    store: Store, snapshot: RelationSnapshot, numbers: Sequence[int], missing: Sequence[int], out: list[Any]
+    store: Store, snapshot: RelationSnapshot, numbers: Sequence[int], missing: Sequence[int], out: Any, place: int
 ) -> None:
-    """Set the texts at the places ``missing``, of the rows there, in one statement.
+    """Set the values in a column at the places ``missing``, of the rows there, in one statement.
 
     Raises:  NotFound for a record that has been deleted since, and whose text was not kept
     """
@@ -80,7 +80,11 @@ def read_back(
         ordinals = sorted({ordinal for ordinal, _ in by_ordinal.values()})
         rows = {row[0]: row for row in session.run(plan, (dump_json(ordinals),))}
         for at, (ordinal, version) in by_ordinal.items():
-            out[at] = _text_at(store, session, snapshot, ordinal, version, rows.get(ordinal))
+            row = rows.get(ordinal)
+            if place != snapshot.layout.text_place:  # of no window: earlier ones are not kept
+                out[at] = None if row is None else row[place]
+            else:
+                out[at] = _text_at(store, session, snapshot, ordinal, version, row)
 
 
 def _text_at(

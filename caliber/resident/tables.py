@@ -297,6 +297,9 @@ class Layout:
         self.version_place = self.codec.index("version")
         texts = [column.name for column in relation.columns if column.residence is Residence.TEXT]
         self.text_place = self.codec.index(texts[0]) if texts else -1
+        self.stored = [self.codec.index(each.name) for each in relation.columns if each.residence is Residence.STORED]
+        self.absent = (*([self.text_place] if texts else ()), *self.stored)
+        """Places whose values may be in the store alone."""
         self.columns: list[tuple[str, int, Residence, ColumnType, Any]] = []
         self.enum_codes: dict[str, dict[str, int]] = {}
         for column in relation.columns:

@@ -73,8 +73,9 @@ def _of_relation(
                 out.append(Difference(name, stored[0], "missing in memory"))
                 continue
             number, row = found
-            if layout.text_place >= 0 and row[layout.text_place] is EVICTED:
-                row = (*row[: layout.text_place], stored[layout.text_place], *row[layout.text_place + 1 :])
+            for place in layout.absent:
+                if row[place] is EVICTED and stored[place] is not None:
+                    row = (*row[:place], stored[place], *row[place + 1 :])
             if row != stored:
                 out.append(Difference(name, stored[0], "packed row differs"))
             out.extend(_of_columns(generation, number, stored))

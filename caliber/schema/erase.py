@@ -43,10 +43,12 @@ class Layout(StrEnum):
     """The packing of contents; ``caliber.erasure.proving`` unpacks each.
 
     JSON is as it is or compressed with zlib. VERSION is the JSON of columns that a record had, CHECKPOINT the JSON of
-    a state with a window's sections, WINDOW a window's record.
+    a state with a window's sections, WINDOW a window's record. RAW is a program's own form of a record, of no use in
+    part: it is emptied where it names the subject, or another column changes.
     """
 
     JSON = "json"
+    RAW = "raw"
     VERSION = "version"
     CHECKPOINT = "checkpoint"
     WINDOW = "window"

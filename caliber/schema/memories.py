@@ -12,7 +12,7 @@ from dataclasses import field
 from caliber.model.declared import MemoryCategory
 from caliber.model.lazy_dataclass import dataclass
 from caliber.schema.memory_types import FieldType, MemoryType, Retention, RetentionKind
-from caliber.schema.relation import Column, Relation
+from caliber.schema.relation import Column, Relation, Residence
 from caliber.schema.relations import RELATIONS
 from caliber.schema.traits import Window
 
@@ -42,7 +42,7 @@ class MemoryBinding:
     def column(self, name: str) -> Column | None:
         """Return the column of a field, or None if there is none."""
         column_name = self.names.get(name, name)
-        return next((column for column in self.relation.columns if column.name == column_name), None)
+        return next((column for column in self._columns if column.name == column_name), None)
 
     @property
     def embedded(self) -> str | None:
@@ -58,7 +58,11 @@ class MemoryBinding:
     @property
     def fields(self) -> tuple[str, ...]:
         """Every name by which a field can be called."""
-        return (*(column.name for column in self.relation.columns), *self.names, *self.vectors)
+        return (*(column.name for column in self._columns), *self.names, *self.vectors)
+
+    @property
+    def _columns(self) -> list[Column]:
+        return [column for column in self.relation.columns if column.residence is not Residence.STORED]
 
 
 @functools.lru_cache(maxsize=64)

@@ -68,7 +68,8 @@ class Residence(StrEnum):
     """The place of a mirrored column in memory.
 
     PACKED in the row's record; COLUMN besides as an array; FLAG besides as an array that says whether it is
-    set; INTERNED besides as an array of codes of its distinct values; TEXT apart, evicted first.
+    set; INTERNED besides as an array of codes of its distinct values; TEXT apart, evicted first; STORED nowhere: it is
+    read from the store with the record, and is no field of filters.
     """
 
     PACKED = "packed"
@@ -76,6 +77,7 @@ class Residence(StrEnum):
     FLAG = "flag"
     INTERNED = "interned"
     TEXT = "text"
+    STORED = "stored"
 
 
 class Initial(StrEnum):

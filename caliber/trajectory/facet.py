@@ -276,6 +276,7 @@ class TaskMethods:
         idempotency_key: str | None = None,
         model_id: str | None = None,
         token_count: int | None = None,
+        raw: Any = None,
         trust: TrustLabel | str | None = None,
         guard: LockToken | None = None,
     ) -> Turn:
@@ -283,7 +284,8 @@ class TaskMethods:
 
         Content may be empty, and bytes are kept as they are. The same idempotency key gives the same turn. ``trust`` is
         the origin of the content; its default is in section ``trust`` of the configuration. ``thinking`` are blocks of
-        Anthropic's models, ``is_error`` says that a tool failed: both are sent back as they are.
+        Anthropic's models, ``is_error`` says that a tool failed: both are sent back as they are. ``raw`` is the message
+        in the form of a program, a value of JSON or bytes: ``Turn.raw`` gives it back, nothing else shows or finds it.
 
         Raises: InputError kinds, NotFound, ConstraintViolation (closed scope, ended trajectory), Conflict (the key
             came with other content or another label), LockExpired, PermissionDenied (a user states a label above
@@ -303,6 +305,7 @@ class TaskMethods:
             idempotency_key=idempotency_key,
             model_id=model_id,
             token_count=token_count,
+            raw=raw,
             trust=trust,
         )
         return self._append(arguments.as_uuid(scope_id, "scope_id"), [new], guard)[0]

@@ -92,7 +92,7 @@ class Tasks:
         """Return a scope's turns in their order."""
         turns = snapshot["turn"]
         rows = turns.group("scope_id", scope_id.bytes).tolist()
-        found: list[Turn] = [self._engine.memory.entity(turns, row) for row in rows]
+        found: list[Turn] = self._engine.memory.entities(turns, rows)
         return sorted(found, key=lambda turn: turn.sequence)
 
     def current_scope(self, snapshot: ResidentSnapshot, trajectory_id: uuid.UUID) -> Scope | None:

@@ -6,6 +6,7 @@ Source: C-026 to C-029, C-235, K-022, K-094.
 from __future__ import annotations
 
 import dataclasses
+import json
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -59,6 +60,7 @@ class NewTurn:
     utc_offset_s: int | None
     idempotency_key: str | None
     model_id: str | None
+    raw_form: bytes | None
     trust: TrustLabel
     labelled: bool
 
@@ -70,6 +72,7 @@ class NewTurn:
             and self.name == turn.name
             and self.tool_calls == turn.tool_calls
             and self.tool_call_id == turn.tool_call_id
+            and self.raw_form == turn.raw_form
             and not (self.labelled and self.trust is not turn.trust)
         )
 
@@ -89,11 +92,12 @@ def check_turn(
     idempotency_key: Any = None,
     model_id: Any = None,
     token_count: Any = None,
+    raw: Any = None,
     trust: Any = None,
 ) -> NewTurn:
     """Return a validated turn, labelled by ``label_of`` if its caller gives no label. Raises: InputError kinds."""
     role = arguments.as_enum(role, TurnRole, "role")
-    raw = arguments.as_content(content, "content", allow_empty=True)
+    body = arguments.as_content(content, "content", allow_empty=True)
     none = tool_calls is None or (isinstance(tool_calls, tuple) and not tool_calls)  # not by ==, which arrays answer
     calls = () if none else calls_of(tool_calls, "tool_calls")
     if calls and role is not TurnRole.ASSISTANT:
@@ -108,7 +112,7 @@ def check_turn(
     if token_count is None:
         assert estimator is not None
         # As TURN declares: every turn comes by here, and enters no more modules.
-        tokens = estimator.tokens_of_bytes(raw)
+        tokens = estimator.tokens_of_bytes(body)
     else:
         tokens = arguments.as_whole(token_count, "token_count")
     name = arguments.as_name(name, "name")
@@ -116,7 +120,7 @@ def check_turn(
     offset = None if occurred_at is None else occurred_at.utcoffset()
     return NewTurn(
         role=role,
-        content=raw,
+        content=body,
         token_count=tokens,
         name=name,
         tool_calls=calls,
@@ -128,9 +132,20 @@ def check_turn(
         utc_offset_s=None if not offset else int(offset.total_seconds()),
         idempotency_key=arguments.as_name(idempotency_key, "idempotency_key"),
         model_id=arguments.as_name(model_id, "model_id"),
+        raw_form=None if raw is None else _raw_form(raw),
         trust=label_of(role, name) if trust is None else arguments.as_enum(trust, TrustLabel, "trust"),
         labelled=trust is not None,
     )
+
+
+def _raw_form(raw: Any) -> bytes:
+    """Return a message in the form of its program as it is stored. Raises: InputError kinds."""
+    if isinstance(raw, bytes | bytearray | memoryview):
+        return b"\0" + arguments.as_content(raw, "raw", allow_empty=True)
+    from caliber.storage.compile.json_values import plain_json  # few turns have one
+
+    text = json.dumps(plain_json(raw, "raw"), ensure_ascii=False, separators=(",", ":"))  # in the order of its members
+    return arguments.as_content(text, "raw", allow_empty=False)
 
 
 def own_words(estimator: Estimator, config: CaliberConfig, content: str) -> NewTurn:
@@ -240,6 +255,7 @@ def append_turns(
                 is_error=turn.is_error,
                 model_id=turn.model_id,
                 idempotency_key=turn.idempotency_key,
+                raw_form=turn.raw_form,
                 trust=trust,
                 author_id=author_id,
             )
@@ -317,6 +333,7 @@ def replace_turn(uow: UnitOfWork, old: Turn, new: NewTurn) -> Turn:
             thinking=new.thinking,
             is_error=new.is_error,
             model_id=new.model_id,
+            raw_form=new.raw_form,
             occurred_at=new.occurred_at or found.occurred_at,
             idempotency_key=new.idempotency_key or found.idempotency_key,
             trust=least_trusted(new.trust, found.trust) if inherits else new.trust,

@@ -23,6 +23,7 @@ CREATE TABLE "tenant_a"."turn" (
   "model_id" TEXT,
   "idempotency_key" TEXT,
   "rolled_back_at" TIMESTAMPTZ,
+  "raw_form" BYTEA,
   "author_id" UUID,
   "utc_offset_s" BIGINT CHECK ("utc_offset_s" >= -86400) CHECK ("utc_offset_s" <= 86400),
   "version" BIGINT NOT NULL CHECK ("version" >= 1),
@@ -41,31 +42,33 @@ COMMENT ON TABLE "tenant_a"."turn" IS 'One message in a scope. Content is kept a
 
 COMMENT ON COLUMN "tenant_a"."turn"."trust" IS 'where the content came from';
 
+COMMENT ON COLUMN "tenant_a"."turn"."raw_form" IS 'the message as its program has it: JSON, or bytes after a zero byte';
+
 COMMENT ON COLUMN "tenant_a"."turn"."author_id" IS 'the user or agent that wrote it; NULL: one of the task''s own';
 
 -- turn.insert
---   takes: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, thinking, is_error, model_id, idempotency_key, rolled_back_at, author_id, utc_offset_s, version
+--   takes: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, thinking, is_error, model_id, idempotency_key, rolled_back_at, raw_form, author_id, utc_offset_s, version
 --   gives: ordinal
-INSERT INTO "tenant_a"."turn" ("ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "thinking", "is_error", "model_id", "idempotency_key", "rolled_back_at", "author_id", "utc_offset_s", "version") VALUES (coalesce($1::bigint, nextval('"tenant_a"."turn_ordinal_seq"'::regclass)), $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23) RETURNING "ordinal";
+INSERT INTO "tenant_a"."turn" ("ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "thinking", "is_error", "model_id", "idempotency_key", "rolled_back_at", "raw_form", "author_id", "utc_offset_s", "version") VALUES (coalesce($1::bigint, nextval('"tenant_a"."turn_ordinal_seq"'::regclass)), $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24) RETURNING "ordinal";
 
 -- turn.insert_or_ignore
---   takes: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, thinking, is_error, model_id, idempotency_key, rolled_back_at, author_id, utc_offset_s, version
+--   takes: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, thinking, is_error, model_id, idempotency_key, rolled_back_at, raw_form, author_id, utc_offset_s, version
 --   gives: ordinal
-INSERT INTO "tenant_a"."turn" ("ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "thinking", "is_error", "model_id", "idempotency_key", "rolled_back_at", "author_id", "utc_offset_s", "version") VALUES (coalesce($1::bigint, nextval('"tenant_a"."turn_ordinal_seq"'::regclass)), $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23) ON CONFLICT DO NOTHING RETURNING "ordinal";
+INSERT INTO "tenant_a"."turn" ("ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "thinking", "is_error", "model_id", "idempotency_key", "rolled_back_at", "raw_form", "author_id", "utc_offset_s", "version") VALUES (coalesce($1::bigint, nextval('"tenant_a"."turn_ordinal_seq"'::regclass)), $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24) ON CONFLICT DO NOTHING RETURNING "ordinal";
 
 -- turn.upsert
---   takes: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, thinking, is_error, model_id, idempotency_key, rolled_back_at, author_id, utc_offset_s, version
+--   takes: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, thinking, is_error, model_id, idempotency_key, rolled_back_at, raw_form, author_id, utc_offset_s, version
 --   gives: ordinal
-INSERT INTO "tenant_a"."turn" ("ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "thinking", "is_error", "model_id", "idempotency_key", "rolled_back_at", "author_id", "utc_offset_s", "version") VALUES (coalesce($1::bigint, nextval('"tenant_a"."turn_ordinal_seq"'::regclass)), $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23) ON CONFLICT ("turn_id") DO UPDATE SET "trajectory_id" = excluded."trajectory_id", "scope_id" = excluded."scope_id", "sequence" = excluded."sequence", "turn_number" = excluded."turn_number", "role" = excluded."role", "trust" = excluded."trust", "content" = excluded."content", "token_count" = excluded."token_count", "created_at" = excluded."created_at", "occurred_at" = excluded."occurred_at", "name" = excluded."name", "tool_calls" = excluded."tool_calls", "tool_call_id" = excluded."tool_call_id", "thinking" = excluded."thinking", "is_error" = excluded."is_error", "model_id" = excluded."model_id", "idempotency_key" = excluded."idempotency_key", "rolled_back_at" = excluded."rolled_back_at", "author_id" = excluded."author_id", "utc_offset_s" = excluded."utc_offset_s", "version" = excluded."version" RETURNING "ordinal";
+INSERT INTO "tenant_a"."turn" ("ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "thinking", "is_error", "model_id", "idempotency_key", "rolled_back_at", "raw_form", "author_id", "utc_offset_s", "version") VALUES (coalesce($1::bigint, nextval('"tenant_a"."turn_ordinal_seq"'::regclass)), $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24) ON CONFLICT ("turn_id") DO UPDATE SET "trajectory_id" = excluded."trajectory_id", "scope_id" = excluded."scope_id", "sequence" = excluded."sequence", "turn_number" = excluded."turn_number", "role" = excluded."role", "trust" = excluded."trust", "content" = excluded."content", "token_count" = excluded."token_count", "created_at" = excluded."created_at", "occurred_at" = excluded."occurred_at", "name" = excluded."name", "tool_calls" = excluded."tool_calls", "tool_call_id" = excluded."tool_call_id", "thinking" = excluded."thinking", "is_error" = excluded."is_error", "model_id" = excluded."model_id", "idempotency_key" = excluded."idempotency_key", "rolled_back_at" = excluded."rolled_back_at", "raw_form" = excluded."raw_form", "author_id" = excluded."author_id", "utc_offset_s" = excluded."utc_offset_s", "version" = excluded."version" RETURNING "ordinal";
 
 -- turn.get
 --   takes: turn_id
---   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, thinking, is_error, model_id, idempotency_key, rolled_back_at, author_id, utc_offset_s, version
-SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "thinking", "is_error", "model_id", "idempotency_key", "rolled_back_at", "author_id", "utc_offset_s", "version" FROM "tenant_a"."turn" WHERE "turn_id" = $1;
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, thinking, is_error, model_id, idempotency_key, rolled_back_at, raw_form, author_id, utc_offset_s, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "thinking", "is_error", "model_id", "idempotency_key", "rolled_back_at", "raw_form", "author_id", "utc_offset_s", "version" FROM "tenant_a"."turn" WHERE "turn_id" = $1;
 
 -- turn.update
---   takes: trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, thinking, is_error, model_id, idempotency_key, rolled_back_at, author_id, utc_offset_s, version, turn_id, version
-UPDATE "tenant_a"."turn" SET "trajectory_id" = $1, "scope_id" = $2, "sequence" = $3, "turn_number" = $4, "role" = $5, "trust" = $6, "content" = $7, "token_count" = $8, "created_at" = $9, "occurred_at" = $10, "name" = $11, "tool_calls" = $12, "tool_call_id" = $13, "thinking" = $14, "is_error" = $15, "model_id" = $16, "idempotency_key" = $17, "rolled_back_at" = $18, "author_id" = $19, "utc_offset_s" = $20, "version" = $21 WHERE "turn_id" = $22 AND "version" = $23;
+--   takes: trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, thinking, is_error, model_id, idempotency_key, rolled_back_at, raw_form, author_id, utc_offset_s, version, turn_id, version
+UPDATE "tenant_a"."turn" SET "trajectory_id" = $1, "scope_id" = $2, "sequence" = $3, "turn_number" = $4, "role" = $5, "trust" = $6, "content" = $7, "token_count" = $8, "created_at" = $9, "occurred_at" = $10, "name" = $11, "tool_calls" = $12, "tool_call_id" = $13, "thinking" = $14, "is_error" = $15, "model_id" = $16, "idempotency_key" = $17, "rolled_back_at" = $18, "raw_form" = $19, "author_id" = $20, "utc_offset_s" = $21, "version" = $22 WHERE "turn_id" = $23 AND "version" = $24;
 
 -- turn.delete
 --   takes: turn_id
@@ -78,18 +81,18 @@ SELECT count(*) FROM "tenant_a"."turn";
 
 -- turn.page
 --   takes: ordinal, limit
---   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, thinking, is_error, model_id, idempotency_key, rolled_back_at, author_id, utc_offset_s, version
-SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "thinking", "is_error", "model_id", "idempotency_key", "rolled_back_at", "author_id", "utc_offset_s", "version" FROM "tenant_a"."turn" WHERE "ordinal" > $1 ORDER BY "ordinal" LIMIT $2;
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, thinking, is_error, model_id, idempotency_key, rolled_back_at, raw_form, author_id, utc_offset_s, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "thinking", "is_error", "model_id", "idempotency_key", "rolled_back_at", "raw_form", "author_id", "utc_offset_s", "version" FROM "tenant_a"."turn" WHERE "ordinal" > $1 ORDER BY "ordinal" LIMIT $2;
 
 -- turn.get_many
 --   takes: ordinals
---   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, thinking, is_error, model_id, idempotency_key, rolled_back_at, author_id, utc_offset_s, version
-SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "thinking", "is_error", "model_id", "idempotency_key", "rolled_back_at", "author_id", "utc_offset_s", "version" FROM "tenant_a"."turn" WHERE "ordinal" IN (SELECT value::bigint FROM jsonb_array_elements_text($1::jsonb));
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, thinking, is_error, model_id, idempotency_key, rolled_back_at, raw_form, author_id, utc_offset_s, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "thinking", "is_error", "model_id", "idempotency_key", "rolled_back_at", "raw_form", "author_id", "utc_offset_s", "version" FROM "tenant_a"."turn" WHERE "ordinal" IN (SELECT value::bigint FROM jsonb_array_elements_text($1::jsonb));
 
 -- turn.find_many
 --   takes: ids
---   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, thinking, is_error, model_id, idempotency_key, rolled_back_at, author_id, utc_offset_s, version
-SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "thinking", "is_error", "model_id", "idempotency_key", "rolled_back_at", "author_id", "utc_offset_s", "version" FROM "tenant_a"."turn" WHERE "turn_id" IN (SELECT member::UUID FROM jsonb_array_elements_text($1::jsonb) AS list (member));
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, thinking, is_error, model_id, idempotency_key, rolled_back_at, raw_form, author_id, utc_offset_s, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "thinking", "is_error", "model_id", "idempotency_key", "rolled_back_at", "raw_form", "author_id", "utc_offset_s", "version" FROM "tenant_a"."turn" WHERE "turn_id" IN (SELECT member::UUID FROM jsonb_array_elements_text($1::jsonb) AS list (member));
 
 -- turn.lock
 --   takes: turn_id
@@ -98,33 +101,33 @@ SELECT 1 FROM "tenant_a"."turn" WHERE "turn_id" = $1 FOR UPDATE;
 
 -- turn.list_by_scope
 --   takes: scope_id
---   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, thinking, is_error, model_id, idempotency_key, rolled_back_at, author_id, utc_offset_s, version
-SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "thinking", "is_error", "model_id", "idempotency_key", "rolled_back_at", "author_id", "utc_offset_s", "version" FROM "tenant_a"."turn" WHERE "scope_id" = $1 ORDER BY "sequence";
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, thinking, is_error, model_id, idempotency_key, rolled_back_at, raw_form, author_id, utc_offset_s, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "thinking", "is_error", "model_id", "idempotency_key", "rolled_back_at", "raw_form", "author_id", "utc_offset_s", "version" FROM "tenant_a"."turn" WHERE "scope_id" = $1 ORDER BY "sequence";
 
 -- turn.referring_scope_id
 --   takes: scope_id
---   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, thinking, is_error, model_id, idempotency_key, rolled_back_at, author_id, utc_offset_s, version
-SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "thinking", "is_error", "model_id", "idempotency_key", "rolled_back_at", "author_id", "utc_offset_s", "version" FROM "tenant_a"."turn" WHERE "scope_id" = $1 ORDER BY "ordinal";
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, thinking, is_error, model_id, idempotency_key, rolled_back_at, raw_form, author_id, utc_offset_s, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "thinking", "is_error", "model_id", "idempotency_key", "rolled_back_at", "raw_form", "author_id", "utc_offset_s", "version" FROM "tenant_a"."turn" WHERE "scope_id" = $1 ORDER BY "ordinal";
 
 -- turn.referring_trajectory_id
 --   takes: trajectory_id
---   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, thinking, is_error, model_id, idempotency_key, rolled_back_at, author_id, utc_offset_s, version
-SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "thinking", "is_error", "model_id", "idempotency_key", "rolled_back_at", "author_id", "utc_offset_s", "version" FROM "tenant_a"."turn" WHERE "trajectory_id" = $1 ORDER BY "ordinal";
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, thinking, is_error, model_id, idempotency_key, rolled_back_at, raw_form, author_id, utc_offset_s, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "thinking", "is_error", "model_id", "idempotency_key", "rolled_back_at", "raw_form", "author_id", "utc_offset_s", "version" FROM "tenant_a"."turn" WHERE "trajectory_id" = $1 ORDER BY "ordinal";
 
 -- turn.by_scope_id_sequence
 --   takes: scope_id, sequence
---   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, thinking, is_error, model_id, idempotency_key, rolled_back_at, author_id, utc_offset_s, version
-SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "thinking", "is_error", "model_id", "idempotency_key", "rolled_back_at", "author_id", "utc_offset_s", "version" FROM "tenant_a"."turn" WHERE "scope_id" = $1 AND "sequence" = $2;
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, thinking, is_error, model_id, idempotency_key, rolled_back_at, raw_form, author_id, utc_offset_s, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "thinking", "is_error", "model_id", "idempotency_key", "rolled_back_at", "raw_form", "author_id", "utc_offset_s", "version" FROM "tenant_a"."turn" WHERE "scope_id" = $1 AND "sequence" = $2;
 
 -- turn.by_trajectory_id_turn_number
 --   takes: trajectory_id, turn_number
---   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, thinking, is_error, model_id, idempotency_key, rolled_back_at, author_id, utc_offset_s, version
-SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "thinking", "is_error", "model_id", "idempotency_key", "rolled_back_at", "author_id", "utc_offset_s", "version" FROM "tenant_a"."turn" WHERE "trajectory_id" = $1 AND "turn_number" = $2;
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, thinking, is_error, model_id, idempotency_key, rolled_back_at, raw_form, author_id, utc_offset_s, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "thinking", "is_error", "model_id", "idempotency_key", "rolled_back_at", "raw_form", "author_id", "utc_offset_s", "version" FROM "tenant_a"."turn" WHERE "trajectory_id" = $1 AND "turn_number" = $2;
 
 -- turn.by_trajectory_id_idempotency_key
 --   takes: trajectory_id, idempotency_key
---   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, thinking, is_error, model_id, idempotency_key, rolled_back_at, author_id, utc_offset_s, version
-SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "thinking", "is_error", "model_id", "idempotency_key", "rolled_back_at", "author_id", "utc_offset_s", "version" FROM "tenant_a"."turn" WHERE "trajectory_id" = $1 AND "idempotency_key" = $2 AND "idempotency_key" IS NOT NULL;
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, thinking, is_error, model_id, idempotency_key, rolled_back_at, raw_form, author_id, utc_offset_s, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "thinking", "is_error", "model_id", "idempotency_key", "rolled_back_at", "raw_form", "author_id", "utc_offset_s", "version" FROM "tenant_a"."turn" WHERE "trajectory_id" = $1 AND "idempotency_key" = $2 AND "idempotency_key" IS NOT NULL;
 
 -- turn.expired
 --   takes: created_until, limit
@@ -133,8 +136,8 @@ SELECT "turn_id" FROM "tenant_a"."turn" WHERE "created_at" <= $1 AND TRUE ORDER 
 
 -- turn.stale
 --   takes: created_until, confidence_below
---   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, thinking, is_error, model_id, idempotency_key, rolled_back_at, author_id, utc_offset_s, version
-SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "thinking", "is_error", "model_id", "idempotency_key", "rolled_back_at", "author_id", "utc_offset_s", "version" FROM "tenant_a"."turn" WHERE "created_at" <= $1 AND 1 < CAST($2 AS DOUBLE PRECISION) AND TRUE ORDER BY "ordinal";
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, thinking, is_error, model_id, idempotency_key, rolled_back_at, raw_form, author_id, utc_offset_s, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "thinking", "is_error", "model_id", "idempotency_key", "rolled_back_at", "raw_form", "author_id", "utc_offset_s", "version" FROM "tenant_a"."turn" WHERE "created_at" <= $1 AND 1 < CAST($2 AS DOUBLE PRECISION) AND TRUE ORDER BY "ordinal";
 
 -- turn.surplus
 --   takes: keep, limit
@@ -1378,28 +1381,28 @@ SELECT nextval('"tenant_a"."trajectory_ordinal_seq"'::regclass) FROM generate_se
 
 -- turn.block
 --   takes: trajectory_id, scope_id, first_turn, last_turn
---   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, thinking, is_error, model_id, idempotency_key, rolled_back_at, author_id, utc_offset_s, version
-SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "thinking", "is_error", "model_id", "idempotency_key", "rolled_back_at", "author_id", "utc_offset_s", "version" FROM "tenant_a"."turn" WHERE trajectory_id = $1 AND scope_id = $2 AND turn_number BETWEEN $3 AND $4 AND rolled_back_at IS NULL ORDER BY turn_number;
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, thinking, is_error, model_id, idempotency_key, rolled_back_at, raw_form, author_id, utc_offset_s, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "thinking", "is_error", "model_id", "idempotency_key", "rolled_back_at", "raw_form", "author_id", "utc_offset_s", "version" FROM "tenant_a"."turn" WHERE trajectory_id = $1 AND scope_id = $2 AND turn_number BETWEEN $3 AND $4 AND rolled_back_at IS NULL ORDER BY turn_number;
 
 -- turn.hold_block
 --   takes: trajectory_id, scope_id, first_turn, last_turn
---   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, thinking, is_error, model_id, idempotency_key, rolled_back_at, author_id, utc_offset_s, version
-SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "thinking", "is_error", "model_id", "idempotency_key", "rolled_back_at", "author_id", "utc_offset_s", "version" FROM "tenant_a"."turn" WHERE trajectory_id = $1 AND scope_id = $2 AND turn_number BETWEEN $3 AND $4 AND rolled_back_at IS NULL ORDER BY turn_number FOR SHARE;
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, thinking, is_error, model_id, idempotency_key, rolled_back_at, raw_form, author_id, utc_offset_s, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "thinking", "is_error", "model_id", "idempotency_key", "rolled_back_at", "raw_form", "author_id", "utc_offset_s", "version" FROM "tenant_a"."turn" WHERE trajectory_id = $1 AND scope_id = $2 AND turn_number BETWEEN $3 AND $4 AND rolled_back_at IS NULL ORDER BY turn_number FOR SHARE;
 
 -- turn.last_said
 --   takes: trajectory_id
---   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, thinking, is_error, model_id, idempotency_key, rolled_back_at, author_id, utc_offset_s, version
-SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "thinking", "is_error", "model_id", "idempotency_key", "rolled_back_at", "author_id", "utc_offset_s", "version" FROM "tenant_a"."turn" WHERE ordinal = (SELECT t.ordinal FROM "tenant_a"."scope" AS s JOIN "tenant_a"."turn" AS t ON t.scope_id = s.scope_id WHERE s.trajectory_id = $1 AND t.role = 'user' AND t.rolled_back_at IS NULL ORDER BY s.sequence_number DESC, t.turn_number DESC LIMIT 1);
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, thinking, is_error, model_id, idempotency_key, rolled_back_at, raw_form, author_id, utc_offset_s, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "thinking", "is_error", "model_id", "idempotency_key", "rolled_back_at", "raw_form", "author_id", "utc_offset_s", "version" FROM "tenant_a"."turn" WHERE ordinal = (SELECT t.ordinal FROM "tenant_a"."scope" AS s JOIN "tenant_a"."turn" AS t ON t.scope_id = s.scope_id WHERE s.trajectory_id = $1 AND t.role = 'user' AND t.rolled_back_at IS NULL ORDER BY s.sequence_number DESC, t.turn_number DESC LIMIT 1);
 
 -- turn.newest
 --   takes: scope_id, limit
---   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, thinking, is_error, model_id, idempotency_key, rolled_back_at, author_id, utc_offset_s, version
-SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "thinking", "is_error", "model_id", "idempotency_key", "rolled_back_at", "author_id", "utc_offset_s", "version" FROM "tenant_a"."turn" WHERE scope_id = $1 AND rolled_back_at IS NULL ORDER BY turn_number DESC LIMIT $2;
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, thinking, is_error, model_id, idempotency_key, rolled_back_at, raw_form, author_id, utc_offset_s, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "thinking", "is_error", "model_id", "idempotency_key", "rolled_back_at", "raw_form", "author_id", "utc_offset_s", "version" FROM "tenant_a"."turn" WHERE scope_id = $1 AND rolled_back_at IS NULL ORDER BY turn_number DESC LIMIT $2;
 
 -- turn.of_closed_scopes
 --   takes: created_until
---   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, thinking, is_error, model_id, idempotency_key, rolled_back_at, author_id, utc_offset_s, version
-SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "thinking", "is_error", "model_id", "idempotency_key", "rolled_back_at", "author_id", "utc_offset_s", "version" FROM "tenant_a"."turn" WHERE created_at <= $1 AND scope_id IN (SELECT scope_id FROM "tenant_a"."scope" WHERE closed_at IS NOT NULL) ORDER BY ordinal;
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, thinking, is_error, model_id, idempotency_key, rolled_back_at, raw_form, author_id, utc_offset_s, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "thinking", "is_error", "model_id", "idempotency_key", "rolled_back_at", "raw_form", "author_id", "utc_offset_s", "version" FROM "tenant_a"."turn" WHERE created_at <= $1 AND scope_id IN (SELECT scope_id FROM "tenant_a"."scope" WHERE closed_at IS NOT NULL) ORDER BY ordinal;
 
 -- turn.outline
 --   takes: scope_id, turn_number

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -116,6 +117,10 @@ def test_content_beyond_the_limit_is_refused(agent: Any, monkeypatch: pytest.Mon
     {"tool_call_id": "1"},
     {"occurred_at": datetime(2024, 1, 1)},  # noqa: DTZ001
     {"idempotency_key": ""},
+    {"raw": {1: "a key that JSON has not"}},
+    {"raw": float("nan")},
+    {"raw": {"when": datetime(2024, 1, 1, tzinfo=UTC)}},
+    {"raw": "lone \ud800 surrogate"},
 ])  # fmt: skip
 def test_wrong_turn_is_refused_and_nothing_written(wrong: dict[str, Any], module_agent: Any) -> None:
     memory, scope_id = module_agent.memory, module_agent.scope_id
@@ -141,6 +146,47 @@ def test_many_turns_are_stored_all_or_none(agent: Any) -> None:
             memory.append_turns(agent.scope_id, bad)
     assert memory.storage.turns.count() == 5
     assert memory.get(agent.scope_id).turn_count == 5
+
+
+RAW: Any = {"z": [1, 2.5, None, True], "a": {"id": "secretform", "ä": "\0"}}
+
+
+@pytest.mark.databases("all")
+def test_a_message_comes_back_in_the_form_of_its_program(
+    backend: Any, start: Any, another: Any, tmp_path: Path
+) -> None:
+    memory = backend.open()
+    agent = start(memory)
+    given = [RAW, "", b"", b"\0{\xff", False, None]
+    stored = [agent.say(f"hello {at}", raw=raw, idempotency_key=f"k{at}") for at, raw in enumerate(given)]
+    task, found = agent.trajectory_id, memory.records("turn_buffer").find
+    before = inspect(memory).store.statement_count()
+    listed = found(scope_id=agent.scope_id, order_by="sequence")
+    assert inspect(memory).store.statement_count() - before < len(given), "all of them are read at once"
+    for turns in (stored, listed, [memory.get(turn.turn_id) for turn in stored]):
+        assert [turn.raw for turn in turns] == given
+        assert list(turns[0].raw) == ["z", "a"], "in the order of its members"
+    assert agent.say("hello 0", raw=RAW, idempotency_key="k0") == stored[0]
+    with pytest.raises(Conflict):
+        agent.say("hello 0", raw={**RAW, "z": 0}, idempotency_key="k0")
+    memory.flush()
+    assert not any(b"secretform" in (held if isinstance(held, bytes) else held.encode())
+                   for held in inspect(memory).engine.memory.held()), "it is in the store alone"  # fmt: skip
+    assert not memory.search("secretform").hits
+    assert "secretform" not in memory.assemble_context(task, query="secretform").text
+    with pytest.raises(InputError, match="no field raw_form"):
+        found('raw_form = "x"')
+    assert stored[0].token_count == memory.append_turn(agent.scope_id, role="user", content="hello 0").token_count
+    assert memory.admin.verify() == []
+    memory.admin.backup(tmp_path / "copy.zip")
+    copy = another("sqlite").config()
+    caliber.restore(copy, tmp_path / "copy.zip")
+    with caliber.open(copy) as restored:
+        assert [restored.get(turn.turn_id).raw for turn in stored] == given
+    assert memory.delete_turn(stored[1].turn_id).raw == ""
+    named = agent.say("said by forgettable", raw={"no": "name"})
+    assert memory.forget(texts=["secretform", "forgettable"]).findings == 0
+    assert [memory.get(turn.turn_id).raw for turn in (stored[0], named, stored[3])] == [None, None, given[3]]
 
 
 def test_openai_style_tool_calls_are_taken(agent: Any) -> None:

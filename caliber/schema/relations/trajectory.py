@@ -23,7 +23,7 @@ from caliber.model.trajectory import (
 )
 from caliber.model.trust import TrustLabel
 from caliber.schema.derived import OnlyWith, Sha256, Tokens
-from caliber.schema.erase import Erase, MadeFrom, Redaction
+from caliber.schema.erase import Erase, Layout, MadeFrom, Packed, Redaction
 from caliber.schema.relation import (
     AccessPath,
     Composite,
@@ -288,6 +288,13 @@ TURN = Relation(
         text("model_id", nullable=True),
         text("idempotency_key", nullable=True, per_record=True, redact=Redaction.NEW_KEY),
         instant("rolled_back_at", nullable=True, residence=Residence.FLAG),
+        blob(
+            "raw_form",
+            nullable=True,
+            residence=Residence.STORED,
+            redact=Packed(Layout.RAW),
+            comment="the message as its program has it: JSON, or bytes after a zero byte",
+        ),
         uuid_("author_id", nullable=True, comment="the user or agent that wrote it; NULL: one of the task's own"),
         integer("utc_offset_s", nullable=True, check=(-86_400, 86_400), residence=_COLUMN, resident_null=NO_OFFSET_S),
         version(),
