@@ -13,7 +13,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.crash.processes import Forked, store_of
 from support.drawn import needs
+from support.inspection import inspect
+from support.memories import put_at_once
 from support.threads import at_once
 
 import caliber
@@ -175,6 +178,17 @@ def test_of_many_writers_none_is_lost(kept: Any) -> None:
     at_once([partial(count, worker) for worker in range(6)])
     assert sorted(record.name for record in items.find()) == ["0", "1", "2"]
     assert sum(record.version for record in items.find()) == 60
+
+
+@needs("sharing")
+def test_of_many_processes_none_is_lost(backend: Any) -> None:
+    memory = backend.open(backend.config(memories=[ITEM]))
+    path, knobs, dsn = store_of(backend)
+    processes = [Forked(put_at_once, path, {**knobs, "memories": [ITEM]}, dsn, "item", 8, 5) for _ in range(2)]
+    versions = [version for each in processes for version in each.reports.recv()]
+    assert sorted(versions) == list(range(1, 81))
+    inspect(memory).snapshot("latest")
+    assert memory.records("item").at(ns="n", name="x").version == 80
 
 
 @pytest.mark.parametrize("mode", ["resident", "backend"])

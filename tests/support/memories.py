@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from datetime import UTC, datetime
+from functools import partial
+from multiprocessing.connection import Connection
 from typing import Any
 
+import caliber
 from caliber.kernels import uuid7
 from caliber.model.trust import TrustLabel
 from caliber.schema.catalog import Catalog
+from support.threads import at_once
 
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -59,3 +64,23 @@ def record(catalog: Catalog, name: str, **fields: Any) -> Any:
         "content_hash": hashlib.sha256(said).digest(),
     }
     return relation.entity(**{**values, **fields})
+
+
+def put_at_once(
+    path: str, knobs: dict[str, Any], dsn: str, name: str, threads: int, times: int, to: Connection
+) -> None:
+    """Put the record at one key of a memory from many threads, each time with other words; report its versions."""
+    from support.configs import config
+    from support.databases import DSN
+
+    os.environ[DSN] = dsn
+    with caliber.open(config(path, **knobs)) as memory:
+        items = memory.records(name)
+        versions: list[int] = []
+
+        def put(thread: int) -> None:
+            for time in range(times):
+                versions.append(items.put(ns="n", name="x", content=f"{os.getpid()} {thread} {time}").version)
+
+        at_once([partial(put, thread) for thread in range(threads)])
+        to.send(versions)
