@@ -116,7 +116,7 @@ class PostgresConfig(Section):
     statement_timeout_ms: Duration = knob("Longest time of a statement; 0 sets no limit.", "design", unit="ms", ge=0)
     lock_timeout_ms: Duration = knob("Longest wait for another's row lock; 0 sets no limit.", "design", unit="ms", ge=0)
     prepared_max: Int = knob(
-        "Prepared statements of a connection; at least as many as there are, or 0 for none (behind some pools).",
+        "Most statements that a connection prepares, each at its first use; 0 for none (behind some pools).",
         "design",
         ge=0,
         le=65_536,

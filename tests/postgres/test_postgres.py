@@ -21,6 +21,7 @@ from support.databases import DSN, PostgresBackend, admin, note
 from support.folders import open_folder
 from support.inspection import inspect, replaced
 from support.local_server import LocalServer
+from support.memories import FACT
 from support.threads import begin
 from support.waits import until
 
@@ -606,11 +607,20 @@ def test_nothing_is_prepared_where_the_pool_in_between_cannot(pg: PostgresBacken
     assert memory.admin.verify() == []
 
 
-def test_too_few_prepared_statements_are_refused(pg: PostgresBackend) -> None:
-    # design section 3: prepared_max ≥ the number of plans
-    pg.store()
-    with pytest.raises(InvalidConfigValue, match="statements"):
-        caliber.open(pg.config(storage__prepared_max=16))
+def test_statements_are_prepared_when_first_used_and_no_more_than_allowed(pg: PostgresBackend) -> None:
+    # design section 3: many relations cost a handle nothing
+    many = [{**FACT, "name": f"fact_{at}", "fields": FACT["fields"][1:]} for at in range(10)]
+    for most in (3, 1_024):
+        memory = pg.open(storage__prepared_max=most, storage__pool_max=2, memories=many)
+        for at in range(10):
+            facts = memory.records(f"fact_{at}")
+            fact = facts.insert(subject=f"{most}", kind="claim")
+            assert facts.update(fact.record_id, score=0.5).version == 2
+            assert facts.find(subject=f"{most}") == [facts.get(fact.record_id)]
+        with inspect(memory).store.read() as session:
+            prepared = session.command("SELECT count(*) FROM pg_prepared_statements WHERE name LIKE 'caliber%'")  # type: ignore[attr-defined]
+        assert 0 < int(prepared[0][0]) <= (3 if most == 3 else 200)
+        memory.close()
 
 
 def test_store_that_has_become_too_new_is_refused_in_the_same_words_each_time(pg: PostgresBackend) -> None:

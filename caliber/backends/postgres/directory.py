@@ -49,7 +49,7 @@ class PostgresRecords:
             store=f"the directory of tenants in PostgreSQL schema {self._schema}",
             dsn=settings.dsn.resolve(),
             prefix=f"caliber_{os.getpid()}_{time.monotonic_ns()}_".encode(),
-            prepares=False,  # asked rarely, and perhaps through a pool that cannot
+            prepared_max=0,  # asked rarely, and perhaps through a pool that cannot
             qualifier=f"{quote(self._schema)}.",
         )
         self.connection = connect(self._shared)

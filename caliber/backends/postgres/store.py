@@ -28,7 +28,7 @@ from caliber.backends.postgres.writing.listener import Listener, place_of
 from caliber.backends.postgres.writing.notify import CommitNotifier, channel_of, prefix_of
 from caliber.backends.postgres.writing.writer import Limits, PostgresWriter
 from caliber.model.context import ContextPersistence
-from caliber.model.errors import InternalError, InvalidConfigValue, InvalidValue, MissingRequired, TransactionFailed
+from caliber.model.errors import InternalError, InvalidValue, MissingRequired, TransactionFailed
 from caliber.model.joining import JOINED, joined_in, refuse_inside
 from caliber.model.process.interrupts import managed
 from caliber.model.progress import Progress
@@ -42,7 +42,7 @@ from caliber.storage.maintain.maintenance import FenceState, elsewhere
 from caliber.storage.migrate.memory_steps import MigrationPlan, Wanted
 from caliber.storage.protocol import CommitSignal, ConnectionPool, Follower, RemoteEventListener, VectorIndexes
 from caliber.storage.sql.full_text import FullText, may_be_indexed, texts_of
-from caliber.storage.sql.search_statements import search_contracts, with_memories
+from caliber.storage.sql.search_statements import with_memories
 from caliber.storage.stored_memories import catalog_of, check_declared, declared_in
 from caliber.storage.write.unit_of_work import UnitOfWork
 
@@ -80,7 +80,7 @@ def shared_for(settings: PostgresConfig, *, lent: bool = False) -> Shared:
         dsn="" if lent else dsn_of(settings),
         # A pool between us and the server may lend one connection to several stores, one after the other.
         prefix=f"caliber_{os.getpid()}_{next(_opened)}_".encode(),
-        prepares=settings.prepared_max > 0,
+        prepared_max=settings.prepared_max,
         qualifier=f"{quote(settings.schema_name)}.",
         channel=None if settings.feed_dsn is None else channel_of(settings.schema_name),
     )
@@ -163,7 +163,7 @@ class PostgresStore:
         else:
             self._pool = ExternalPool(connection_pool, self._arrived, timeout_ms=POOL_TIMEOUT_MS)
         try:
-            dialect = self._open(settings, declared_in(config))
+            dialect = self._open(declared_in(config))
             self.dialect: Dialect = dialect
             self.feed = SnapshotFeed(self._own, identity)
         except BaseException:
@@ -210,7 +210,7 @@ class PostgresStore:
             notifier=None if settings.feed_dsn is None else CommitNotifier(self._schema, identity),
         )
 
-    def _open(self, settings: PostgresConfig, declared: Sequence[MemoryType]) -> PostgresDialect:
+    def _open(self, declared: Sequence[MemoryType]) -> PostgresDialect:
         """Check the server and the schema, and make the plans for them."""
         with self._pool.connection(ask=True) as connection:
             dialect = schemas.require_store(connection, self._schema, self._shared.store)
@@ -223,20 +223,8 @@ class PostgresStore:
             self.statements = with_memories(irregular(dialect), self.catalog, dialect)
             self._shared.ordinals.plans = reserving(dialect, self.catalog)
             self._shared.ordinals.in_order = frozenset(each.name for each in self.catalog.relations if each.in_order)
-            self._check_prepared(settings.prepared_max)
             self._server = connection.run(self._own["session.server"], ())[0][0]
         return dialect
-
-    def _check_prepared(self, most: int) -> None:
-        regular = sum(9 + len(plans.lists) + len(plans.counts) + len(plans.references) for plans in self.plans.values())
-        texts = len(search_contracts(texts_of(self.catalog))) + 8 * len(may_be_indexed(self.catalog))
-        needed = regular + len(self.statements) + len(self._own) + texts + 16
-        if 0 < most < needed:
-            raise InvalidConfigValue(
-                field="storage.prepared_max",
-                value=str(most),
-                reason=f"this version has {needed} statements; allow at least as many, or 0 to prepare none",
-            )
 
     def _connect(self, deadline: float | None) -> PgConnection:
         connection = connect(self._shared, deadline)

@@ -63,7 +63,8 @@ class Shared:
     dsn: str
     prefix: bytes
     """Prefix of this store's prepared names: a pool in front of the server may share connections."""
-    prepares: bool
+    prepared_max: int
+    """Most statements that a connection prepares, each when it is first used; any more are planned at each use."""
     qualifier: str
     """Prefix of this store's table names."""
     setting: str = "storage.dsn"
@@ -188,15 +189,24 @@ class PgConnection:
     def _commands(self, plan: Plan, parameters: Sequence[Any], binding: Binding) -> list[Command]:
         values: list[Value] = binding.encode(parameters)
         formats = [BINARY] * len(values)
-        if not (self.shared.prepares and plan.is_kept):
+        name = self._name_of(plan)
+        if not name:
             return [Command("send_query_params", (plan.sql.encode(), values, None, formats, BINARY), self.owner)]
         out = []
-        name = prepared_name(self.shared.prefix, plan.name)
         if name not in self.prepared and name not in self._preparing:
             self._preparing.add(name)
             out.append(Command("send_prepare", (name, plan.sql.encode())))
         out.append(Command("send_query_prepared", (name, values, formats, BINARY), self.owner))
         return out
+
+    def _name_of(self, plan: Plan) -> bytes:
+        """Return the name under which a plan is prepared here, or is to be; empty for one that is not."""
+        if not plan.is_kept:
+            return b""
+        name = prepared_name(self.shared.prefix, plan.name)
+        if name in self.prepared or name in self._preparing:
+            return name
+        return name if len(self.prepared) + len(self._preparing) < self.shared.prepared_max else b""
 
     def rows(self, plan: Plan, result: PGresult) -> list[Row]:
         """Return the rows of a result that ``exchange`` gave for ``plan``."""
@@ -227,8 +237,7 @@ class PgConnection:
         if shared and common in known_bindings:
             self.shared.bindings[plan.name] = known_bindings[common]
             return known_bindings[common]
-        name = prepared_name(self.shared.prefix, plan.name) if self.shared.prepares else b""
-        self.shared.bindings[plan.name] = binding = self._described(plan, name)
+        self.shared.bindings[plan.name] = binding = self._described(plan, self._name_of(plan))
         if shared:
             known_bindings[common] = binding
         return binding
