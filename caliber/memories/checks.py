@@ -23,6 +23,7 @@ from caliber.schema.relation import Column, ColumnType
 from caliber.storage.compile.json_values import as_json
 
 JSON_BYTES: Final = 1 << 20
+BYTES_MOST: Final = 256 << 20
 
 _PLACED: Final = ("trajectory_id", "scope_id", "session_id", "parent_id", "occurred_at", "trust", "idempotency_key")
 """Columns that a record may set besides its fields; the rest of its columns is CALIBER's."""
@@ -155,6 +156,15 @@ def _texts(value: Any, field: str) -> tuple[str, ...]:
     return tuple(as_json([arguments.as_text(item, field, allow_empty=True) for item in items], field, JSON_BYTES))
 
 
+def _bytes(value: Any, field: str) -> bytes:
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise DTypeError(field=field, expected="bytes", got=type(value).__name__)
+    raw = bytes(value)
+    if len(raw) > BYTES_MOST:
+        raise InvalidValue(field=field, reason=f"has more than {BYTES_MOST >> 20} MiB")
+    return raw
+
+
 def _uuids(value: Any, field: str) -> tuple[uuid.UUID, ...]:
     found = arguments.as_uuids(value, field)
     if 16 * len(found) > JSON_BYTES:
@@ -168,4 +178,5 @@ _CHECKS: Final[Mapping[ColumnType, Check]] = {
     ColumnType.JSON: _json,
     ColumnType.TEXT_ARRAY: _texts,
     ColumnType.UUID_ARRAY: _uuids,
+    ColumnType.BYTES: _bytes,
 }

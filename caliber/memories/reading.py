@@ -151,7 +151,8 @@ class RecordReader(Generic[T]):
         else:
             meeting, memory = self._meeting(snapshot, predicate, readers), self._engine.memory
             rows = _in_order(snapshot, meeting, order, descending, behind, most, memory.stored)
-            if chosen is not None and not (readers.limited and relation.follows):
+            stored = any(column.residence is Residence.STORED for column in chosen or ())
+            if chosen is not None and not stored and not (readers.limited and relation.follows):
                 return memory.columns(snapshot, rows, chosen)
             found = [shown(relation, record) for record in memory.entities(snapshot, rows)]
         return found if chosen is None else [_picked(relation, record, chosen) for record in found]

@@ -26,6 +26,7 @@ _KINDS: Final[Mapping[FieldType, tuple[ColumnType, ...]]] = {
     FieldType.JSON: (ColumnType.JSON, ColumnType.TEXT_ARRAY, ColumnType.UUID_ARRAY),
     FieldType.TEXTS: (ColumnType.TEXT_ARRAY,),
     FieldType.UUIDS: (ColumnType.UUID_ARRAY,),
+    FieldType.BYTES: (ColumnType.BYTES,),
     FieldType.ENUM: (ColumnType.ENUM,),
     FieldType.EMBEDDING: (),
 }

@@ -25,7 +25,7 @@ from caliber.model.errors import InternalError, InvalidValue
 from caliber.model.hints import did_you_mean
 from caliber.model.trust import TrustLabel
 from caliber.schema.derived import RecordHash, Tokens
-from caliber.schema.erase import Erase, Redaction
+from caliber.schema.erase import Erase, Layout, Packed, Redaction
 from caliber.schema.memories import BUILT_IN, MemoryBinding
 from caliber.schema.memory_definitions import camel, definition_of, memory_from, values_of
 from caliber.schema.memory_types import (
@@ -290,7 +290,7 @@ def _bound(memory: MemoryType, code: int, plural: str) -> MemoryBinding:
 def _shown(memory: MemoryType) -> tuple[str, ...]:
     """Return the fields that windows show of a record: the main text last."""
     main = _content_field(memory)
-    names = [item.name for item in _own_fields(memory) if item.name != main]
+    names = [each.name for each in _own_fields(memory) if each.name != main and each.type is not FieldType.BYTES]
     return (*names, *([] if main is None else [main]))
 
 
@@ -451,6 +451,10 @@ def _column_of(memory: MemoryType, item: Field, looked_up: set[str], content: st
             return Column(item.name, ColumnType.TEXT_ARRAY, **options)
         case FieldType.UUIDS:
             return Column(item.name, ColumnType.UUID_ARRAY, **options)
+        case FieldType.BYTES:
+            options["content"] = False  # windows show none, so no replay needs earlier ones
+            raw = Packed(Layout.RAW)
+            return Column(item.name, ColumnType.BYTES, residence=Residence.STORED, redact=raw, **options)
         case FieldType.EMBEDDING:
             raise InternalError("an embedding is no column")
 
@@ -498,7 +502,7 @@ def _entity_of(shape: MemoryType) -> type[Any]:
             {"default": 1} if column.name == "version" else {"default": None} if column.nullable else {}
         )
         made = kind | None if column.nullable and kind is not Any else kind
-        shown = column.name != "content_hash"  # bytes that mean nothing to people
+        shown = column.type is not ColumnType.BYTES  # which mean nothing to people, and may be many
         fields.append((column.name, made, dataclasses.field(kw_only=True, repr=shown, **default)))
     keys = {item.name for item in shape.fields if _is_key(shape, item)}
     namespace = {

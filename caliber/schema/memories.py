@@ -62,7 +62,7 @@ class MemoryBinding:
 
     @property
     def _columns(self) -> list[Column]:
-        return [column for column in self.relation.columns if column.residence is not Residence.STORED]
+        return [each for each in self.relation.columns if each.declared or each.residence is not Residence.STORED]
 
 
 @functools.lru_cache(maxsize=64)

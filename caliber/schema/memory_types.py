@@ -29,6 +29,7 @@ class FieldType(StrEnum):
     JSON = "json"
     TEXTS = "list(text)"
     UUIDS = "list(uuid)"
+    BYTES = "bytes"
     EMBEDDING = "embedding"
     ENUM = "enum"
 
@@ -128,7 +129,7 @@ class MemoryType:
     history: History = History.VERSIONS
 
 
-_UNORDERED: Final = (FieldType.EMBEDDING, FieldType.JSON, FieldType.TEXTS, FieldType.UUIDS)
+_UNORDERED: Final = (FieldType.EMBEDDING, FieldType.JSON, FieldType.TEXTS, FieldType.UUIDS, FieldType.BYTES)
 Fits: TypeAlias = Mapping[IndexType, tuple[FieldType, ...]]
 
 SYSTEM: Final[Mapping[str, FieldType]] = {

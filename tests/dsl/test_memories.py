@@ -513,7 +513,7 @@ def test_what_is_checked_of_an_index_is_what_can_be_made(tmp_path: Path) -> None
     assert refused == refused_by_create
     sound = "\n".join(line for at, line in enumerate(lines) if at not in refused)
     package.create(compile_text(program(sound), base=CONFIG).with_overrides(**{"storage.path": str(tmp_path / "a.db")}))
-    unordered = {FieldType.JSON, FieldType.EMBEDDING, FieldType.TEXTS, FieldType.UUIDS}
+    unordered = {FieldType.JSON, FieldType.EMBEDDING, FieldType.TEXTS, FieldType.UUIDS, FieldType.BYTES}
     compared = {*FieldType, "created_at", "sequence", "id"} - unordered
     assert fits == {
         IndexType.BTREE: compared,

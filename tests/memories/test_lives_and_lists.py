@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import uuid
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
+from support.configs import config
 from support.drawn import needs
+from support.inspection import inspect
 
 import caliber
+from caliber.model.access import Principal
 from caliber.model.errors import Conflict, DTypeError, InvalidValue, MultipleErrors, NotFound, SchemaMismatch
 from caliber.model.time import FixedClock, from_us
 
@@ -124,3 +128,61 @@ def test_a_list_is_no_key_and_has_no_order(backend: Any) -> None:
     for more in ({"key": ["tags"]}, {"indexes": [{"field": "tags", "type": "btree"}]}):
         with pytest.raises(MultipleErrors):
             backend.config(memories=[{**PAGE, **more}])
+
+
+FILE: dict[str, Any] = {
+    "name": "file",
+    "type": "working",
+    "fields": [{"name": "path", "type": "text"}, {"name": "body", "type": "bytes", "optional": True},
+               {"name": "content", "type": "text", "optional": True}],
+    "key": ["path"],
+    "indexes": [{"field": "content", "type": "gin"}],
+}  # fmt: skip
+
+
+def test_bytes_are_kept_and_never_in_memory(backend: Any, tmp_path: Path) -> None:
+    memory = backend.open(backend.config(memories=[FILE]), principal=Principal.admin())
+    files = memory.records("file")
+    bodies = [bytes([at]) * 50_000 for at in range(20)]
+    files.put_many({"path": str(at), "body": body} for at, body in enumerate(bodies))
+    files.put(path="empty", body=b"", content="an empty file")
+    files.put(path="none")
+    assert [files.at(path=str(at)).body for at in range(20)] == bodies
+    assert files.find(path=["3", "4"], fields=("path", "body"), order_by="path") == [("3", bodies[3]), ("4", bodies[4])]
+    assert (files.at(path="empty").body, files.at(path="none").body) == (b"", None)
+    assert sum(map(len, inspect(memory).resident.held())) < 100_000
+    assert "body" not in memory.search("an empty file", kinds=["file"]).hits[0].content
+    files.update(files.at(path="3").record_id, body=memoryview(b"\x00\xff new"))
+    assert files.find('path = "3"')[0].body == b"\x00\xff new"
+    for wrong in ("text", 7, [1]):
+        with pytest.raises(DTypeError, match="expected bytes"):
+            files.put(path="wrong", body=wrong)
+    for ask in (lambda: files.find(body=b"x"), lambda: files.find("body = 'x'"), lambda: files.distinct("body")):
+        with pytest.raises((InvalidValue, MultipleErrors)):
+            ask()
+
+
+def test_bytes_survive_export_backup_and_bulk(backend: Any, tmp_path: Path) -> None:
+    memory = backend.open(backend.config(memories=[FILE]), principal=Principal.admin())
+    memory.records("file").put(path="a", body=bytes(range(256)))
+    rows = memory.storage.bulk_read("memory_file").read_all()
+    assert rows.column("body").to_pylist() == [bytes(range(256))]
+    assert memory.admin.check() == []
+    archive = tmp_path / "copy.zip"
+    memory.admin.backup(archive)
+    into = config(str(tmp_path / "restored.db"), memories=[FILE])
+    caliber.restore(into, archive)
+    with caliber.open(into) as restored:
+        assert restored.records("file").at(path="a").body == bytes(range(256))
+
+
+def test_bytes_that_name_the_forgotten_are_emptied(backend: Any) -> None:
+    memory = backend.open(backend.config(memories=[FILE]), principal=Principal.admin())
+    memory.remember([{"role": "user", "content": "Hello, I am Quirinus."}], user="quirinus")
+    files = memory.records("file")
+    files.put(path="a", body=b"\x01letters to quirinus\x02")
+    files.put(path="b", body=b"\x01letters to nobody\x02")
+    report = memory.forget(user="quirinus", texts=["quirinus"])
+    assert report.findings == 0
+    assert files.at(path="b").body == b"\x01letters to nobody\x02"
+    assert files.at(path="a").body is None

@@ -221,13 +221,26 @@ _VALUES: dict[FieldType, Any] = {
     FieldType.BOOL: True,
     FieldType.TIMESTAMP: AT,
     FieldType.JSON: {"a": [None, 1.5]},
+    FieldType.TEXTS: ("a", ""),
+    FieldType.UUIDS: (uuid.UUID(int=7),),
+    FieldType.BYTES: b"\x00\xff",
 }
 
 
 SOUND_FIELDS = st.builds(
     lambda name, kind, values, optional: Field(name, kind, values if kind is FieldType.ENUM else (), optional),
     st.sampled_from(["a", "b", "c", "content", "trajectory_id", "fact_id"]),
-    st.sampled_from([FieldType.TEXT, FieldType.INT, FieldType.ENUM, FieldType.UUID, FieldType.JSON]),
+    st.sampled_from(
+        [
+            FieldType.TEXT,
+            FieldType.INT,
+            FieldType.ENUM,
+            FieldType.UUID,
+            FieldType.JSON,
+            FieldType.TEXTS,
+            FieldType.BYTES,
+        ]
+    ),
     st.sampled_from([("x",), ("y", "x"), ("x", "z w")]),
     st.sampled_from([True, True, True, False]),
 )

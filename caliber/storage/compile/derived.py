@@ -110,7 +110,11 @@ def _tokens(rule: Derived, stored: Mapping[str, Any], estimator: Estimator | Non
 def _record_hash(rule: Derived, stored: Mapping[str, Any], _: Estimator | None) -> bytes:
     present = ((name, stored[name]) for name in rule.of if stored[name] is not None)
     plain = {
-        name: value.hex() if isinstance(value, bytes) else int(value) if isinstance(value, bool) else value
+        name: sha256(value).hexdigest()
+        if isinstance(value, bytes)
+        else int(value)
+        if isinstance(value, bool)
+        else value
         for name, value in present
     }
     return sha256(dump_json(plain).encode("utf-8", "surrogatepass")).digest()
