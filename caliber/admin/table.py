@@ -23,6 +23,7 @@ from caliber.model.errors import (
     InvalidValue,
     InvalidVector,
 )
+from caliber.model.references import EntityType
 from caliber.model.time import from_us, to_us
 from caliber.model.trajectory import Artifact, Scope, ScopeStatus, Trajectory, TrajectoryStatus, Turn
 from caliber.schema.derived import NotBefore
@@ -286,7 +287,7 @@ class Table(TableReader):
         stored = dict(zip(self._plans.codec.names, row, strict=True))
         check_rules(self._relation, stored)
         for column in self._relation.columns:
-            kind = stored[column.name] if column.open and not column.declared else None
+            kind = stored[column.name] if column.enum is EntityType else None
             if kind is not None and kind not in (kinds := self._engine.store.catalog.kinds):
                 raise InvalidValue(field=column.name, reason=f"is no kind of record; there are {', '.join(kinds)}")
         wrong = wrong_hash(self._relation, stored)

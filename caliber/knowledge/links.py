@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import builtins
 import dataclasses
+import re
 import uuid
 from collections import deque
 from collections.abc import Iterator
@@ -35,6 +36,7 @@ from caliber.storage.write.unit_of_work import UnitOfWork
 SYMMETRIC: Final = frozenset((EdgeRelation.CONTRADICTS, EdgeRelation.RELATED_TO, EdgeRelation.LINK))
 """Relations that hold both ways: one link stands for both."""
 ACYCLIC: Final = frozenset((EdgeRelation.SUPERSEDES, EdgeRelation.CAUSED_BY))
+_NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,47}")
 _MOST_STEPS: Final = 10_000
 """Links followed for one answer."""
 
@@ -59,13 +61,14 @@ class LinkedRecords:
     ) -> Edge:
         """Link a record that the principal may write to with one that it may see; the link that is there is returned.
 
-        ``relation`` says what the source is to the target; ``contradicts``, ``related_to`` and ``link`` hold both ways.
+        ``relation`` says what the source is to the target, one of ``EdgeRelation`` or a name of your own, such as
+        ``"answers"``; ``contradicts``, ``related_to`` and ``link`` hold both ways.
         ``weight``, from 0 to 1, is how much a search takes from one record to the other; another weight replaces it.
 
         Raises: InputError kinds, NotFound, PermissionDenied, ConstraintViolation (a record that is no longer in use),
             CircularReference (``supersedes`` and ``caused_by`` lead in no circle), LockExpired.
         """
-        kind = arguments.as_enum(relation, EdgeRelation, "relation")
+        kind = _named(relation)
         share = arguments.as_fraction(weight, "weight")
         ends = self._ends(source, kind, target)
 
@@ -74,7 +77,7 @@ class LinkedRecords:
             self._check_end(uow, ends[0], writes=True)
             self._check_end(uow, ends[1], writes=False)
             if kind in ACYCLIC:
-                uow.serialize(f"links {kind.value}")
+                uow.serialize(f"links {kind}")
             elif kind in SYMMETRIC:
                 uow.serialize("link " + " ".join(sorted(end.id.hex for end in ends)))
             known = self._between(uow, *ends, kind)
@@ -101,7 +104,7 @@ class LinkedRecords:
         guard: LockToken | None = None,
     ) -> bool:
         """Remove a link; return whether there was one. Raises: as ``add``."""
-        kind = arguments.as_enum(relation, EdgeRelation, "relation")
+        kind = _named(relation)
         ends = self._ends(source, kind, target)
 
         def work(uow: UnitOfWork) -> bool:
@@ -208,13 +211,15 @@ class LinkedRecords:
 
     # --- how ---------------------------------------------------------------------------------------
 
-    def _kind(self, relation: EdgeRelation | str | None) -> EdgeRelation | None:
-        return None if relation is None else arguments.as_enum(relation, EdgeRelation, "relation")
+    def _kind(self, relation: EdgeRelation | str | None) -> EdgeRelation | str | None:
+        return None if relation is None else _named(relation)
 
     def _view(self) -> _View:
         return _View(self._engine, self._searching.readers)
 
-    def _ends(self, source: Id | EntityRef, kind: EdgeRelation, target: Id | EntityRef) -> tuple[EntityRef, EntityRef]:
+    def _ends(
+        self, source: Id | EntityRef, kind: EdgeRelation | str, target: Id | EntityRef
+    ) -> tuple[EntityRef, EntityRef]:
         """Return both ends of a link. Raises: NotFound, InputError kinds."""
         view = self._view()
         start, end = view.end(source, "source"), view.end(target, "target")
@@ -242,7 +247,7 @@ class LinkedRecords:
         if not retired and not is_valid(relation, record, from_us(uow.now_us)):
             raise ConstraintViolation(constraint="link_ends", reason=f"{relation.name} {end.id} is no longer in use")
 
-    def _between(self, uow: UnitOfWork, source: EntityRef, target: EntityRef, kind: EdgeRelation) -> Edge | None:
+    def _between(self, uow: UnitOfWork, source: EntityRef, target: EntityRef, kind: EdgeRelation | str) -> Edge | None:
         """Return the link of a kind between two records; of a symmetric one whichever way it was made."""
         ways = ((source, target), (target, source)) if kind in SYMMETRIC else ((source, target),)
         for start, end in ways:
@@ -251,7 +256,7 @@ class LinkedRecords:
                     return edge
         return None
 
-    def _check_circle(self, uow: UnitOfWork, source: EntityRef, target: EntityRef, kind: EdgeRelation) -> None:
+    def _check_circle(self, uow: UnitOfWork, source: EntityRef, target: EntityRef, kind: EdgeRelation | str) -> None:
         """Raise CircularReference if links of a kind lead from the target to the source already."""
         seen, waiting, steps = {target.id}, deque([target.id]), 0
         while waiting:
@@ -291,7 +296,9 @@ class _View:
             raise self._readers.not_found("record", named.id)
         return named
 
-    def edges(self, uow: UnitOfWork, key: uuid.UUID, kind: EdgeRelation | None) -> Iterator[tuple[Edge, EntityRef]]:
+    def edges(
+        self, uow: UnitOfWork, key: uuid.UUID, kind: EdgeRelation | str | None
+    ) -> Iterator[tuple[Edge, EntityRef]]:
         """Yield the links of a record whose other end there is, and may be seen; each with that end."""
         for path, end in (("list_by_source", "target"), ("list_by_target", "source")):
             for edge in uow.select_path(EDGE, path, key.bytes):
@@ -311,10 +318,20 @@ class _View:
         return relation if acted or readers.allows(*found) else None
 
 
-def _links_from(uow: UnitOfWork, key: uuid.UUID, kind: EdgeRelation) -> list[Edge]:
+def _links_from(uow: UnitOfWork, key: uuid.UUID, kind: EdgeRelation | str) -> list[Edge]:
     """Return the links of a kind that a record is the source of."""
     edges: list[Edge] = uow.select_path(EDGE, "list_by_source", key.bytes)
-    return [edge for edge in edges if edge.removed_at is None and edge.relation is kind]
+    return [edge for edge in edges if edge.removed_at is None and edge.relation == kind]
+
+
+def _named(relation: EdgeRelation | str) -> EdgeRelation | str:
+    """Return the relation of a link. Raises: DTypeError, InvalidValue."""
+    name = arguments.as_text(relation, "relation")
+    if _NAME.fullmatch(name) is None:
+        names = ", ".join(EdgeRelation)
+        reason = f"must be one of {names}, or a name of at most 48 small letters, digits and _, not a digit first"
+        raise InvalidValue(field="relation", reason=reason)
+    return EdgeRelation(name) if name in tuple(EdgeRelation) else name
 
 
 def _counted(steps: int, field: str) -> int:

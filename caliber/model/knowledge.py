@@ -35,6 +35,8 @@ class NoteType(StrEnum):
 
 
 class EdgeRelation(StrEnum):
+    """The relations that CALIBER knows; a link may have a name of its program's own besides."""
+
     SUPPORTS = "supports"
     CONTRADICTS = "contradicts"
     SUPERSEDES = "supersedes"
@@ -103,7 +105,7 @@ class Edge:
     edge_id: EdgeId
     source: EntityRef
     target: EntityRef
-    relation: EdgeRelation
+    relation: EdgeRelation | str
     weight: float
     base_weight: float
     created_at: datetime

@@ -17,6 +17,7 @@ from support.drawn import needs
 from support.memories import FACT
 from support.threads import at_once
 
+from caliber.model import EdgeRelation
 from caliber.model.access import Principal
 from caliber.model.agents import LockToken
 from caliber.model.errors import (
@@ -98,14 +99,29 @@ def test_no_circle_of_causes(memory: Any) -> None:
     memory.links.add(names[3], "caused_by", names[1])
 
 
+def test_a_link_may_have_a_name_of_its_own(memory: Any) -> None:
+    a, b = note(memory, "a"), note(memory, "b")
+    links = memory.links
+    edge = links.add(a, "answers", b)
+    assert edge.relation == "answers"
+    assert links.add(a, "answers", b) == edge
+    assert [each.relation for each in links.list(b)] == ["answers"]
+    assert links.add(b, "answers", a) != edge  # it holds one way, and may lead back
+    assert [each.distance for each in links.neighbours(a, relation="answers")] == [1]
+    assert links.neighbours(a, relation="asks") == []
+    assert links.remove(a, "answers", b)
+    assert links.add(a, "caused_by", b).relation is EdgeRelation.CAUSED_BY
+
+
 def test_what_cannot_be_linked_is_said(memory: Any) -> None:
     a, b = note(memory, "a"), note(memory, "b")
     task = memory.start_trajectory("talk", user="anna")
     links = memory.links
     with pytest.raises(InvalidValue, match="is not linked to itself"):
         links.add(a, "supports", a)
-    with pytest.raises(InvalidValue, match="must be one of"):
-        links.add(a, "likes", b)
+    for wrong in ("likes it", "Likes", "", "1st", "x" * 49):
+        with pytest.raises(InvalidValue):
+            links.add(a, wrong, b)
     with pytest.raises(InvalidValue, match="weight"):
         links.add(a, "supports", b, weight=1.5)
     with pytest.raises(DTypeError, match="weight"):

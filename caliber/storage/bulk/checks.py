@@ -21,6 +21,7 @@ from caliber.kernels.copy.columns import CopyColumn, CopyKind
 from caliber.kernels.tokens.estimators import Estimator
 from caliber.model.errors import InvalidRow, InvalidValue
 from caliber.model.lazy_dataclass import dataclass
+from caliber.model.references import EntityType
 from caliber.model.trust import TrustLabel
 from caliber.schema.derived import Derived, NotBefore, Sha256
 from caliber.schema.relation import Column, ColumnType, ForeignKey, Initial, Like, Relation
@@ -86,9 +87,9 @@ def _check_column(
     name, kind = declared.name, column.field.kind
     if kind in (CopyKind.INT8, CopyKind.FLOAT8, CopyKind.INSTANT):
         _check_numbers(declared, numbers(column)[:rows], there, first_row)
-    elif declared.enum is not None:
-        # An open one of ours names kinds of records; that of a declared memory was open before it was an enum.
-        names = kinds if declared.open and not declared.declared else [member.value for member in declared.enum]
+    elif declared.enum is not None and (declared.enum is EntityType or declared.declared or not declared.open):
+        # That of a declared memory was open before it was an enum.
+        names = kinds if declared.enum is EntityType else [member.value for member in declared.enum]
         is_valid = is_one_of(column, rows, [each.encode() for each in names])
         _refuse(~is_valid, there, first_row, name, f"must be one of {', '.join(sorted(names))}")
     elif kind is CopyKind.BYTES and declared.length is not None:
