@@ -57,10 +57,24 @@ def in_loop(subscriber: Subscriber, events: Events) -> Subscriber:
     return hand_over
 
 
+def aio_of(memory: Caliber) -> Any:
+    """Return the asynchronous face of an open handle; those of a store share their threads."""
+    engine, settings = memory._engine, memory.config.aio
+    calls = engine.find_part(CallThreads)
+    if calls is None:
+        engine.add(calls := CallThreads(settings.workers, settings.queue))
+    return face_of(Caliber)(memory, calls)
+
+
 class AsyncHandle(AsyncFace, of="Caliber"):
-    """The asynchronous handle, as far as it is written by hand. Belongs to one event loop."""
+    """The asynchronous handle, as far as it is written by hand."""
 
     _sync: Caliber
+
+    @property
+    def aio(self) -> Self:
+        """This handle."""
+        return self
 
     @property
     def sync(self) -> Caliber:
@@ -304,8 +318,7 @@ async def opened(call: Callable[[], Caliber]) -> Any:
         if made:  # the thread may have looked too early; closing again changes nothing
             asyncio.get_running_loop().run_in_executor(None, made[0].close)
         raise
-    settings = memory.config.aio
-    return face_of(Caliber)(memory, CallThreads(settings.workers, settings.queue))
+    return aio_of(memory)
 
 
 def as_coroutine(function: FunctionType) -> Any:

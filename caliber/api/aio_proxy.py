@@ -21,6 +21,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import FunctionType
 from typing import Any, ClassVar, Final, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
 
 from caliber.api.caliber import Caliber
 from caliber.config.knobs import Section
@@ -40,12 +41,18 @@ STREAMED: Final = re.compile(r"(Iterator|Generator|Iterable)\[")
 
 
 class CallThreads:
-    """Runs calls on at most ``workers`` threads; at most ``queue`` more wait for one."""
+    """Runs calls of any event loop on at most ``workers`` threads; of each at most ``queue`` more wait for one."""
 
     def __init__(self, workers: int, queue: int) -> None:
         self.executor = ThreadPoolExecutor(workers, thread_name_prefix="caliber-aio")
-        self.room = asyncio.Semaphore(workers + queue)
+        self._most = workers + queue
+        self._rooms: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
         self._shut = False
+
+    @property
+    def room(self) -> asyncio.Semaphore:
+        """The places for calls of the running loop."""
+        return self._rooms.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self._most))
 
     async def run(self, call: Callable[[], T]) -> T:
         """Run ``call`` on a thread and return its result without blocking the loop. Raises: Unavailable when shut."""

@@ -292,7 +292,8 @@ class _View:
         if relation is None or not relation.linked:
             raise InvalidValue(field=field, reason=f"a {named.entity_type} has no links")
         # A record of a transaction that has not ended is looked for in it.
-        if self._located(named.id) is not relation and JOINED.get() is None:
+        found = self._located(named.id)  # compared by name: a declaration may be bound anew
+        if (found is None or found.name != relation.name) and JOINED.get() is None:
             raise self._readers.not_found("record", named.id)
         return named
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -201,3 +202,23 @@ def test_an_opening_that_is_cancelled_leaves_no_store_open(config: CaliberConfig
 
     asyncio.run(run())  # ends when the threads of the loop have ended
     caliber.purge(config)  # refuses a store that is open
+
+
+def test_an_open_handle_has_an_asynchronous_face_for_every_loop(config: CaliberConfig) -> None:
+    with caliber.open(config, create=True) as memory:
+
+        async def talk(user: str) -> str:
+            face = memory.as_user(user).aio
+            assert (face.aio, face.sync.config) == (face, memory.config)
+            task = await face.start_trajectory("Plan")
+            scope = await face.open_scope(task.trajectory_id)
+            said = (face.append_turn(scope.scope_id, role="user", content=f"{at} of {user}") for at in range(30))
+            await asyncio.gather(*said)
+            return (await face.assemble_context(task.trajectory_id)).text
+
+        texts = [asyncio.run(talk(user)) for user in ("maria", "ben")]  # a loop each, one after the other
+        with ThreadPoolExecutor(2) as threads:  # and two at once
+            texts += threads.map(lambda user: asyncio.run(talk(user)), ("ana", "eve"))
+        assert [f"29 of {user}" in text for user, text in zip(("maria", "ben", "ana", "eve"), texts, strict=True)]
+        named = [thread for thread in threading.enumerate() if thread.name.startswith("caliber-aio")]
+        assert len(named) <= memory.config.aio.workers

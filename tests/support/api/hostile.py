@@ -23,6 +23,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 import caliber
+from caliber.api.aio_proxy import AsyncFace
 from caliber.config import CaliberConfig
 from caliber.model.agents import LockToken
 from caliber.model.references import EntityRef, EntityType
@@ -143,7 +144,8 @@ def doors(thing: object, prefix: str, sound: Mapping[str, Any], skipped: Collect
             continue
         if isinstance(inspect.getattr_static(type(thing), name), property):
             facet = getattr(thing, name)
-            if type(facet).__module__.startswith("caliber.") and not _is_data(facet):
+            ours = type(facet).__module__.startswith("caliber.") and not isinstance(facet, AsyncFace)
+            if ours and not _is_data(facet):  # the asynchronous handle has doors of its own
                 yield from doors(facet, f"{whole}.", sound, skipped)
         elif callable(inspect.getattr_static(type(thing), name)):
             yield call_of(whole, getattr(thing, name), sound)
