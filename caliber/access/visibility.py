@@ -343,14 +343,16 @@ class Readers:
                 masks[name] = kept[2]
         return masks
 
-    def stated(self) -> str:
+    def stated(self, *, archived: bool = False) -> str:
         """Return the parameter of a search in the database, as JSON.
 
         ``names`` are those of the principal in lists of readers, ``others`` the names and beginnings of names of which
         a list may consist that hides nothing from a person; ``ids`` are the entities whose tasks it may see, without
-        them all; ``granted`` the tasks and records that it was granted.
+        them all; ``granted`` the tasks and records that it was granted; ``archived`` asks for archived records too.
         """
         found: dict[str, Any] = {"used_by": [key.hex().upper() for key in self.used_by]}
+        if archived:
+            found["archived"] = "true"
         if not self.everything:
             visibility = self.visibility()
             found["names"] = sorted(visibility.names)

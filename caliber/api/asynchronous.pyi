@@ -480,11 +480,15 @@ class AsyncCaliber(AsyncHandle, AsyncLearningMethods, AsyncNoteMethods, AsyncRec
 
     async def search(
         self,
-        query: str,
+        query: str = "",
         *,
+        vector: Any = None,
+        meaning: float | None = None,
         kinds: Sequence[str] | None = None,
         limit: int | None = None,
         filter: Mapping[str, Any] | str | None = None,
+        author: Principal | str | None = None,
+        include_archived: bool = False,
         as_of: datetime | None = None,
         user: str | EntityRef | None = None,
         consistency: ReadConsistency | str | None = None,
@@ -498,9 +502,12 @@ class AsyncCaliber(AsyncHandle, AsyncLearningMethods, AsyncNoteMethods, AsyncRec
         self,
         queries: Iterable[str],
         *,
+        meaning: float | None = None,
         kinds: Sequence[str] | None = None,
         limit: int | None = None,
         filter: Mapping[str, Any] | str | None = None,
+        author: Principal | str | None = None,
+        include_archived: bool = False,
         as_of: datetime | None = None,
         user: str | EntityRef | None = None,
         consistency: ReadConsistency | str | None = None,
@@ -636,12 +643,31 @@ class AsyncRecordReader(AsyncFace, Generic[T]):
         See ``RecordReader.distinct``.
         """
 
-    async def search(
+    async def nearest(
         self,
-        query: str,
+        to: Any,
         filter: str | Mapping[str, Any] | None = None,
         *,
         limit: int | None = None,
+        offset: int = 0,
+        min_similarity: float = -1.0,
+        **equal: Any,
+    ) -> list[tuple[T, float]]:
+        """Return the records nearest in meaning to a text or vector, each with the cosine, best first, ties by id.
+
+        See ``RecordReader.nearest``.
+        """
+
+    async def search(
+        self,
+        query: str = "",
+        filter: str | Mapping[str, Any] | None = None,
+        *,
+        vector: Any = None,
+        meaning: float | None = None,
+        limit: int | None = None,
+        author: Principal | str | None = None,
+        include_archived: bool = False,
         as_of: datetime | None = None,
     ) -> SearchResult:
         """Search this memory alone, as ``Caliber.search`` does. See ``RecordReader.search``."""
@@ -2040,6 +2066,35 @@ class AsyncTurnTable(AsyncTable):
         See ``TurnTable.delete_by_scope``.
         """
 
+class AsyncArtifactTable(AsyncTable):
+    """``ArtifactTable`` with ``async`` methods."""
+
+    async def get_by_hash(self, trajectory_id: Any, content_hash: bytes) -> Artifact | None:
+        """Return the active artifact of this content in a trajectory, or None (C-331).
+
+        See ``ArtifactTable.get_by_hash``.
+        """
+
+    async def list_by_trajectory(
+        self, trajectory_id: Any, *, include_superseded: bool = False, limit: int | None = None
+    ) -> list[Artifact]:
+        """Return a trajectory's artifacts, without superseded ones by default (C-334).
+
+        See ``ArtifactTable.list_by_trajectory``.
+        """
+
+    async def count_by_trajectory(self, trajectory_id: Any) -> int:
+        """Return the number of a trajectory's artifacts, inactive ones included (C-337).
+
+        See ``ArtifactTable.count_by_trajectory``.
+        """
+
+class AsyncNoteTable(AsyncTable):
+    """``NoteTable`` with ``async`` methods."""
+
+    async def count_by_trajectory(self, trajectory_id: Any) -> int:
+        """Return how many notes name a trajectory as their source (C-343). See ``NoteTable.count_by_trajectory``."""
+
 class AsyncCheckpointTable(AsyncTable):
     """``CheckpointTable`` with ``async`` methods."""
 
@@ -2075,51 +2130,6 @@ class AsyncEmbeddingCacheTable(AsyncTable):
 
         See ``EmbeddingCacheTable.delete_older_than``.
         """
-
-class AsyncArtifactTable(AsyncTable):
-    """``ArtifactTable`` with ``async`` methods."""
-
-    async def search_similar(
-        self, embedding: Any, limit: int, min_similarity: float = 0.0
-    ) -> list[tuple[uuid.UUID, float]]:
-        """Return (id, similarity) of the most similar active records, best first, ties by id (C-336, C-342).
-
-        See ``ArtifactTable.search_similar``.
-        """
-
-    async def get_by_hash(self, trajectory_id: Any, content_hash: bytes) -> Artifact | None:
-        """Return the active artifact of this content in a trajectory, or None (C-331).
-
-        See ``ArtifactTable.get_by_hash``.
-        """
-
-    async def list_by_trajectory(
-        self, trajectory_id: Any, *, include_superseded: bool = False, limit: int | None = None
-    ) -> list[Artifact]:
-        """Return a trajectory's artifacts, without superseded ones by default (C-334).
-
-        See ``ArtifactTable.list_by_trajectory``.
-        """
-
-    async def count_by_trajectory(self, trajectory_id: Any) -> int:
-        """Return the number of a trajectory's artifacts, inactive ones included (C-337).
-
-        See ``ArtifactTable.count_by_trajectory``.
-        """
-
-class AsyncNoteTable(AsyncTable):
-    """``NoteTable`` with ``async`` methods."""
-
-    async def search_similar(
-        self, embedding: Any, limit: int, min_similarity: float = 0.0
-    ) -> list[tuple[uuid.UUID, float]]:
-        """Return (id, similarity) of the most similar active records, best first, ties by id (C-336, C-342).
-
-        See ``NoteTable.search_similar``.
-        """
-
-    async def count_by_trajectory(self, trajectory_id: Any) -> int:
-        """Return how many notes name a trajectory as their source (C-343). See ``NoteTable.count_by_trajectory``."""
 
 async def create(config: ConfigSource, *, tenant: str | None = None, exist_ok: bool = False) -> None:
     """Create an empty store: the configured one, or one for a new tenant, which is added to the directory.

@@ -123,38 +123,61 @@ class Caliber(LearningMethods, NoteMethods, RecordMethods, Facets, AbstractConte
 
     def search(
         self,
-        query: str,
+        query: str = "",
         *,
+        vector: Any = None,
+        meaning: float | None = None,
         kinds: Sequence[str] | None = None,
         limit: int | None = None,
         filter: Mapping[str, Any] | str | None = None,  # noqa: A002  (the pinned name)
+        author: Principal | str | None = None,
+        include_archived: bool = False,
         as_of: datetime | None = None,
         user: str | EntityRef | None = None,
         consistency: ReadConsistency | str | None = None,
     ) -> SearchResult:
         """Search notes, artifacts, turns and summaries by words, meaning, links, names and days.
 
-        ``filter`` maps columns to a value or a list of values, or is a condition in words: ``"confidence > 0.5 and
-        valid_until > now()"``, where ``now()`` is ``as_of``; without ``kinds`` those it can be asked of are searched.
-        k hits come back whenever k records match and have enough in common with the query (docs/search.md, The floor);
-        where none has, the status is ``empty``, and ``below_floor`` says how much was missing. An empty query gives
-        what is recent and important. When a leg is out of order the others answer, and the status says ``degraded``.
-        ``user``, a name or reference, is whom the call is for: it sees what a window of that user's task may hold.
-        The application sees without it what is shared (docs/access.md).
+        - ``vector``: the vector of the query, if the caller has it; without words the search is by meaning alone.
+        - ``meaning``: the weight of meaning from 0.0 to 1.0; the rest is that of words, and links count nothing. None
+          for the weights of the configuration.
+        - ``filter``: columns with a value or a list of values, or a condition in words: ``"confidence > 0.5 and
+          valid_until > now()"``, where ``now()`` is ``as_of``. Without ``kinds`` those it can be asked of are searched.
+        - ``author``: only what this principal wrote, in any role; a label such as ``agent:planner`` will do.
+        - ``include_archived``: also what was archived.
+        - ``user``, a name or reference, is whom the call is for: it sees what a window of that user's task may hold.
+          The application sees without it what is shared (docs/access.md).
 
-        Raises: InputError kinds; PermissionDenied when a user names another one.
+        k hits come back whenever k records match and have enough in common with the query (docs/search.md, The floor);
+        where none has, the status is ``empty``, and ``below_floor`` says how much was missing. An empty query without
+        ``vector`` gives what is recent and important. When a leg is out of order the others answer, and the status says
+        ``degraded``.
+
+        Raises: InputError kinds, DimensionMismatch; PermissionDenied when a user names another one.
         """
-        return self.search_many(
-            (query,), kinds=kinds, limit=limit, filter=filter, as_of=as_of, user=user, consistency=consistency
+        return self._searching.seen_by(user).search_many(
+            [arguments.as_text(query, "query", allow_empty=True)],
+            vector=vector,
+            meaning=meaning,
+            kinds=kinds,
+            limit=limit,
+            conditions=filter,
+            author=author,
+            archived=include_archived,
+            as_of=arguments.as_instant(as_of, "as_of"),
+            consistency=consistency,
         )[0]
 
     def search_many(
         self,
         queries: Iterable[str],
         *,
+        meaning: float | None = None,
         kinds: Sequence[str] | None = None,
         limit: int | None = None,
         filter: Mapping[str, Any] | str | None = None,  # noqa: A002  (the pinned name)
+        author: Principal | str | None = None,
+        include_archived: bool = False,
         as_of: datetime | None = None,
         user: str | EntityRef | None = None,
         consistency: ReadConsistency | str | None = None,
@@ -168,9 +191,12 @@ class Caliber(LearningMethods, NoteMethods, RecordMethods, Facets, AbstractConte
         asked = arguments.as_items(queries, "queries", "an iterable of str")
         return self._searching.seen_by(user).search_many(
             [arguments.as_text(query, "query", allow_empty=True) for query in asked],
+            meaning=meaning,
             kinds=kinds,
             limit=limit,
             conditions=filter,
+            author=author,
+            archived=include_archived,
             as_of=arguments.as_instant(as_of, "as_of"),
             consistency=consistency,
         )

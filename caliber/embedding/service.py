@@ -50,9 +50,12 @@ class Embeddings:
         """Write a record's vectors, if it has some by now, in the record's own transaction."""
         attach(uow, kind, owner, text, vectors)
 
-    def searched(self, snapshot: ResidentSnapshot) -> EmbeddingSpace | None:
-        """Return the embedding space that is searched at a boundary; None without an embedding provider."""
-        if self.embedder is None or snapshot.space_in_use is None:
+    def searched(self, snapshot: ResidentSnapshot, *, given: bool = False) -> EmbeddingSpace | None:
+        """Return the embedding space that is searched at a boundary.
+
+        None without one, and without an embedding provider, unless the caller has ``given`` the vector of the query.
+        """
+        if snapshot.space_in_use is None or (self.embedder is None and not given):
             return None
         return snapshot.spaces[snapshot.space_in_use]
 

@@ -205,12 +205,45 @@ class RecordReader(Generic[T]):
         page = values[first : None if most is None else first + most]
         return page if decode is None else list(map(decode, page))
 
-    def search(
+    def nearest(
         self,
-        query: str,
-        filter: str | Mapping[str, Any] | None = None,  # noqa: A002  (as ``Caliber.search``)
+        to: Any,
+        filter: str | Mapping[str, Any] | None = None,  # noqa: A002  (as ``find``)
         *,
         limit: int | None = None,
+        offset: int = 0,
+        min_similarity: float = -1.0,
+        **equal: Any,
+    ) -> list[tuple[T, float]]:
+        """Return the records nearest in meaning to a text or vector, each with the cosine, best first, ties by id.
+
+        ``filter`` and the keywords are those of ``find``. The first ``offset`` are left out. A space of another metric
+        (``vector.distance_metric``) has its own similarity for the cosine. Records without a vector are left out.
+
+        Raises: as ``find``; DimensionMismatch; ProviderNotConfigured for a text without a provider, and a store without
+            vectors; LlmError kinds.
+        """
+        self._engine.check_open()
+        if self._relation.embedded is None:
+            raise InvalidValue(field="memory", reason=f"{self._name} has no vectors; use find")
+        first, least = arguments.as_whole(offset, "offset"), arguments.as_fraction(min_similarity, "min_similarity", -1)
+        most, predicate = first + self._searching.limit_of(limit), self._predicate(filter, equal, False)
+        readers = self._seeing(equal, predicate)
+        searching, entity = self._searching.with_readers(readers), self._engine.memory.entity
+        owners, rows, scores = searching.nearest(self._relation.name, to, predicate, most, least)
+        records = (readers.shown(self._relation, entity(owners, row)) for row in rows[first:].tolist())
+        return list(zip(records, scores[first:].tolist(), strict=True))
+
+    def search(
+        self,
+        query: str = "",
+        filter: str | Mapping[str, Any] | None = None,  # noqa: A002  (as ``Caliber.search``)
+        *,
+        vector: Any = None,
+        meaning: float | None = None,
+        limit: int | None = None,
+        author: Principal | str | None = None,
+        include_archived: bool = False,
         as_of: datetime | None = None,
     ) -> SearchResult:
         """Search this memory alone, as ``Caliber.search`` does. Raises: as that; InvalidValue if it has no texts."""
@@ -220,9 +253,13 @@ class RecordReader(Generic[T]):
             raise InvalidValue(field="memory", reason=f"{self._name} {self._unsearched()}; use find")
         return self._searching.search_many(
             [arguments.as_text(query, "query", allow_empty=True)],
+            vector=vector,
+            meaning=meaning,
             kinds=(called,),
             limit=limit,
             conditions=filter,
+            author=author,
+            archived=include_archived,
             as_of=arguments.as_instant(as_of, "as_of"),
             consistency=None,
         )[0]

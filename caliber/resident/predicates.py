@@ -152,6 +152,11 @@ class _Asking:
             stored = [null if value is None else self._stored(column, value) for value in values]
             # The value that stands for NULL in the array is no record's.
             return self._among(column, [item for item in stored if item != null or None in values], wanted)
+        if column.residence is Residence.PACKED and column.name not in snapshot.relation.resident.groups:
+            rows, decode = np.flatnonzero(wanted), decoder_of(column)
+            found = snapshot.packed_values(column.name, rows.tolist())
+            decoded = found if decode is None else [None if item is None else decode(item) for item in found]
+            return self._chosen(rows, [item in values for item in decoded])
         either = np.zeros(snapshot.length, np.bool_)
         for value in values:
             either |= self._compared(Comparison(column.name, Operator.EQUAL, value), wanted & ~either)

@@ -117,13 +117,13 @@ def not_resident(relation: str) -> Unavailable:
 
 
 def visible_rows(
-    snapshot: RelationSnapshot, at_us: int, allowed: Allowed | None = None, start: int = 0
+    snapshot: RelationSnapshot, at_us: int, allowed: Allowed | None = None, start: int = 0, *, archived: bool = False
 ) -> NDArray[np.bool_]:
     """Return the mask of rows from row ``start`` on that are active, valid at an instant and visible.
 
-    Shapes: ``bool[snapshot.length - start]``
+    ``archived`` rows count as active too, if that is True. Shapes: ``bool[snapshot.length - start]``
     """
-    flags, instants = _columns_of(snapshot.relation)
+    flags, instants = _columns_of(snapshot.relation, archived)
     live = snapshot.live_mask[start:]
     times = snapshot.relation.times
     ranges = [Within(snapshot.column(name)[start:], unset, unset) for name, unset in instants]
@@ -158,8 +158,9 @@ def active_rows(snapshot: RelationSnapshot, rows: NDArray[np.int64]) -> NDArray[
 
 
 @functools.lru_cache(maxsize=512)
-def _columns_of(relation: Relation) -> tuple[tuple[str, ...], tuple[tuple[str, int], ...]]:
-    """Return the columns that are empty in an active record: flags, and instants with their null."""
-    flags = [name for name in relation.active if relation.column(name).residence is Residence.FLAG]
-    instants = [(name, int(relation.column(name).resident_null or 0)) for name in relation.active if name not in flags]
+def _columns_of(relation: Relation, archived: bool = False) -> tuple[tuple[str, ...], tuple[tuple[str, int], ...]]:
+    """Return the columns that are empty in an active record, or an ``archived`` one: flags, instants and their null."""
+    names = [name for name in relation.active if not archived or name != relation.archive]
+    flags = [name for name in names if relation.column(name).residence is Residence.FLAG]
+    instants = [(name, int(relation.column(name).resident_null or 0)) for name in names if name not in flags]
     return tuple(flags), tuple(instants)

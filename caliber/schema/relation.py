@@ -316,6 +316,16 @@ class Relation:
         return None if self.ends is None else self.ends.recovered
 
     @property
+    def archive(self) -> str | None:
+        """The column with the instant from which a record is archived; None where none is."""
+        return None if self.ends is None else self.ends.archive
+
+    @property
+    def author(self) -> str | None:
+        """The column that names the author of a record; None where none does."""
+        return next((each.name for each in self.columns if each.redaction is Redaction.AUTHOR), None)
+
+    @property
     def embedded(self) -> str | None:
         """The column whose vectors are kept; None where no vectors are."""
         return None if self.text is None else self.text.embedded

@@ -21,9 +21,9 @@ def active(relation: Relation) -> Predicate | None:
 
 
 @functools.lru_cache(maxsize=512)
-def validity(relation: Relation) -> Predicate | None:
-    """Return the condition under which a record counts now (``now()``); None where each does."""
-    parts: list[Predicate] = [_unset(name) for name in relation.active]
+def validity(relation: Relation, *, archived: bool = False) -> Predicate | None:
+    """Return the condition under which a record counts now (``now()``), ``archived`` ones too; None: each does."""
+    parts: list[Predicate] = [_unset(name) for name in relation.active if not archived or name != relation.archive]
     bounds = ((relation.times.since, Operator.AT_MOST), (relation.times.until, Operator.GREATER))
     parts += [_bound(name, operator) for name, operator in bounds if name is not None]
     return all_of(*parts)

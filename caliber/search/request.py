@@ -56,6 +56,10 @@ class Request:
     """Re-ranks the hits."""
     moment: Moment | None = None
     """The instant from which "yesterday" is reckoned, and the zone that makes days; None: the clock, in UTC."""
+    meaning: float | None = None
+    """The weight of nearness in meaning, the rest being that of words; None: all legs as they are configured."""
+    archived: bool = False
+    """Whether archived records are found too."""
 
     @property
     def uses(self) -> Uses:
@@ -86,6 +90,8 @@ class Asked:
     by_role: HitOrder | None = None
     """Re-ranks the hits."""
     moment: Moment | None = None
+    meaning: float | None = None
+    archived: bool = False
 
     def over(self, snapshot: ResidentSnapshot, query: Query | None = None, texts: Texts = held_texts) -> Request:
         """Return the same search of what a snapshot holds; ``query`` is the text where it was read already."""
@@ -106,6 +112,8 @@ class Asked:
             floor=self.floor,
             by_role=self.by_role,
             moment=self.moment,
+            meaning=self.meaning,
+            archived=self.archived,
         )
 
 

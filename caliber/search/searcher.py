@@ -118,7 +118,9 @@ class Searcher:
             owners = request.snapshot[kind]
             if not owners.length:
                 continue
-            visibility = self._visible_cache.of(owners, request.readers, request.as_of_us, request.now_us)
+            visibility = self._visible_cache.of(
+                owners, request.readers, request.as_of_us, request.now_us, archived=request.archived
+            )
             where = request.where
             allowed = visibility.visible if where is None else visibility.meeting(owners, where, request.texts)
             out.append(KindSearch(kind, owners, visibility, allowed, self.keywords.of(owners)))
@@ -128,7 +130,7 @@ class Searcher:
         """Return the best hits, best first, ties by id."""
         searched = self.searched(request)
         by_role = request.by_role
-        if not request.text.strip():
+        if not request.text.strip() and request.vector is None:
             recent = recent_rows(searched, request, self._settings)
             if by_role is not None:
                 recent = by_role.ordered(recent, request.uses, request.as_of_us)
@@ -258,12 +260,17 @@ class Searcher:
 
     def _weights(self, request: Request, links: LinkGraph | None) -> tuple[dict[str, float], str | None]:
         """Return the weight of each leg, and the note on a leg that is configured and missing."""
-        weights = self._weights_with[not self._graph.has_links(links), request.vector is None]
-        return weights.copy(), self._without_vector(request)
+        if request.meaning is None:
+            weights = self._weights_with[not self._graph.has_links(links), request.vector is None].copy()
+        else:
+            near = 0.0 if request.vector is None else request.meaning
+            weights = dict.fromkeys(fusion.LEGS, 0.0) | {"vector": near, "keyword": 1 - near}
+        return weights, self._without_vector(request)
 
     def _without_vector(self, request: Request) -> str | None:
-        """Return why the query has no vector, if the configuration counts on one."""
-        return request.without_vector if request.vector is None and self._settings.weights.vector > 0 else None
+        """Return why the query has no vector, if the configuration or the request counts on one."""
+        weight = self._settings.weights.vector if request.meaning is None else request.meaning
+        return request.without_vector if request.vector is None and weight > 0 else None
 
     def _nearest(
         self, searched: Sequence[KindSearch], request: Request, weights: Mapping[str, float], *, beyond: bool

@@ -34,6 +34,7 @@ from caliber.model.errors import (
     ConstraintViolation,
     InvalidValue,
     LlmError,
+    ProviderNotConfigured,
     Unavailable,
     VectorError,
 )
@@ -44,6 +45,7 @@ from caliber.model.windows import Position, QueryAnalysis, SearchHit, SearchResu
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.schema.derived import Sha256
+from caliber.schema.predicate import Predicate, all_of
 from caliber.schema.relation import Relation
 from caliber.search.filtering import filters
 from caliber.search.filtering.filters import Found, Where
@@ -158,39 +160,41 @@ class Searching:
         conditions: Mapping[str, Any] | str | None,
         as_of: datetime | None,
         consistency: ReadConsistency | str | None,
+        vector: Any = None,
+        meaning: float | None = None,
+        author: Principal | str | None = None,
+        archived: bool = False,
         floor: bool = True,
         by_role: RoleScoring | None = None,
     ) -> list[SearchResult]:
-        """Search for each query; an empty one returns recent and important records.
+        """Search for each query; an empty one without ``vector`` returns recent and important records.
 
-        All are embedded together, read from one snapshot, and seen from one instant. Without ``floor`` all that a leg
-        finds is a hit. ``by_role`` re-ranks the hits of a single kind.
+        All are embedded together, read from one snapshot, and seen from one instant. ``vector`` is that of the queries,
+        ``meaning`` its weight beside words. Without ``floor`` all that a leg finds is a hit. ``by_role`` re-ranks the
+        hits of a single kind.
         """
         engine = self._engine
         engine.check_open()
         kind_names = filters.check_kinds(kinds, self._shared.kinds)
-        count = self._limit(limit)
+        count, archived = self.limit_of(limit), arguments.as_flag(archived, "include_archived")
+        weight = None if meaning is None else arguments.as_fraction(meaning, "meaning")
         with within(embedding_share_s()):
-            snapshot, vectors = in_one_space(engine, consistency, functools.partial(self.embedded_many, queries))
+            embed = functools.partial(self.embedded_many, queries, vector=vector, meaning=weight)
+            snapshot, vectors = in_one_space(engine, consistency, embed)
         check("the query was embedded")
         now = engine.clock.now_us()
         at_us = now if as_of is None else to_us(as_of, "as_of")
-        where = None
-        if isinstance(conditions, str):
-            predicates = self._shared.filters.of(conditions, kind_names, named=kinds is not None)
-            where = Where(predicates, variables(self._principal, at_us))
-        elif conditions is not None and (values := arguments.as_mapping(conditions, "filter")):
-            relations = engine.store.catalog.by_name
-            where = Where(filters.conditions_of([relations[kind] for kind in kind_names], values), {})
+        where = self._where(conditions, author, kind_names, at_us, named=kinds is not None)
         if where is not None:
             kind_names = tuple(where.predicates)
-        space = self._embeddings.searched(snapshot)
+        space = self._embeddings.searched(snapshot, given=vector is not None)
         answers = []
         with self._boundary(snapshot) as search:
-            for query, (vector, without) in zip(queries, vectors, strict=True):
+            for query, (near, without) in zip(queries, vectors, strict=True):
+                alone = near is not None and (weight == 1 or not query.strip())
                 asked = Asked(
-                    text=query,
-                    vector=vector,
+                    text="" if alone else query,
+                    vector=near,
                     without_vector=without,
                     space=space,
                     kinds=kind_names,
@@ -203,12 +207,37 @@ class Searching:
                     floor=floor,
                     by_role=by_role,
                     moment=Moment(now, self._shared.zone),
+                    meaning=1.0 if alone else weight,
+                    archived=archived,
                 )
                 answers.append((asked, *search(asked)))
         # After the reads of the search have ended: what is read here needs a connection of its own.
         return list(itertools.starmap(self._answered, answers))
 
-    def _limit(self, limit: int | None) -> int:
+    def _where(
+        self,
+        conditions: Mapping[str, Any] | str | None,
+        author: Principal | str | None,
+        kinds: Sequence[str],
+        at_us: int,
+        *,
+        named: bool,
+    ) -> Where | None:
+        """Return the condition of each kind that it can be asked of; None without any."""
+        by_name, predicates = self._engine.store.catalog.by_name, dict[str, Predicate]()
+        if isinstance(conditions, str):
+            predicates |= self._shared.filters.of(conditions, kinds, named=named)
+        elif conditions is not None and (values := arguments.as_mapping(conditions, "filter")):
+            predicates |= filters.conditions_of([by_name[kind] for kind in kinds], values)
+        elif author is None:
+            return None
+        if author is not None:
+            written = filters.written_by(author, [by_name[kind] for kind in predicates or kinds])
+            predicates = {kind: all_of(each, predicates.get(kind)) or each for kind, each in written.items()}
+        return Where(predicates, variables(self._principal, at_us))
+
+    def limit_of(self, limit: int | None) -> int:
+        """Return how many hits are asked for. Raises: InvalidValue, DTypeError."""
         count = DEFAULT_LIMIT if limit is None else arguments.as_whole(limit, "limit", 1)
         if count > LIMIT_MAX:
             raise InvalidValue(field="limit", reason=f"must be at most {LIMIT_MAX}")
@@ -219,7 +248,7 @@ class Searching:
 
         The latest come first, ties by id.
         """
-        engine, count = self._engine, self._limit(limit)
+        engine, count = self._engine, self.limit_of(limit)
         engine.check_open()
         now, relation = engine.clock.now_us(), engine.store.catalog.by_name[kind]
         where = Where(filters.conditions_of([relation], values), {})
@@ -235,6 +264,41 @@ class Searching:
         high, low = owners.ties()[rows].T
         best = rows[np.lexsort((low, high, -times))[:count]]
         return [engine.memory.entity(owners, row) for row in best.tolist()]
+
+    def nearest(
+        self, kind: str, to: Any, predicate: Predicate | None, most: int, least: float
+    ) -> tuple[RelationSnapshot, NDArray[np.int64], NDArray[np.float32]]:
+        """Return the visible records of a kind that meet a condition and are nearest to a text or vector, best first.
+
+        Shapes: rows ``int64[n]``, similarities ``f32[n]``
+        """
+        engine, stored = self._engine, self._shared.stored
+        snapshot, (space, vector) = in_one_space(engine, None, functools.partial(self._vector_of, to))
+        check("the text was embedded")
+        now = engine.clock.now_us()
+        where = None if predicate is None else Where({kind: predicate}, variables(self._principal, now))
+        if stored is not None:
+            due = functools.partial(check, "the database was searched")
+            asked = Asked("", vector, None, space, (kind,), most, self.readers, now, now, check=due, where=where)
+            owners, vectors = stored.nearest(kind, asked)
+            allowed = owners.live_mask
+        else:
+            owners, vectors = snapshot[kind], snapshot.vectors.get((kind, space.space_id))
+            visibility = self._shared.searcher.visibility(owners, self.readers, now, now)
+            allowed = visibility.visible if where is None else visibility.meeting(owners, where, engine.memory.texts)
+        if vectors is None:
+            return owners, np.empty(0, np.int64), np.empty(0, np.float32)
+        return owners, *vectors.best(vector, owners, allowed, most, least)
+
+    def _vector_of(self, to: Any, snapshot: ResidentSnapshot) -> tuple[EmbeddingSpace, NDArray[np.float32]]:
+        """Return the space that is searched, and the vector of a text, or the caller's, in it."""
+        space, embedder = self._embeddings.searched(snapshot, given=True), self._embeddings.embedder
+        if space is not None and not isinstance(to, str):
+            return space, filters.check_vector(to, "to", space.dimensions)
+        target = None if space is None or embedder is None else embedder.answering(space.space_id)
+        if space is None or target is None:
+            raise ProviderNotConfigured(capability="embedding")
+        return space, target.query(arguments.as_text(to, "to"))
 
     def _boundary(self, snapshot: ResidentSnapshot) -> AbstractContextManager[Search]:
         """Return the searcher at one boundary: that of the snapshot, or the database's own."""
@@ -274,12 +338,22 @@ class Searching:
         """Return the query's vector, or why there is none: an outage costs one leg, not the search (M-040)."""
         return self.embedded_many((query,), snapshot)[0]
 
-    def embedded_many(self, queries: Sequence[str], snapshot: ResidentSnapshot) -> list[Embedded]:
-        """Return the vector of each query, or why it has none; all are embedded in one request."""
+    def embedded_many(
+        self, queries: Sequence[str], snapshot: ResidentSnapshot, *, vector: Any = None, meaning: float | None = None
+    ) -> list[Embedded]:
+        """Return the vector of each query, the caller's if given, or why it has none; one request embeds all."""
         embedder = self._embeddings.embedder
+        weight = self._engine.config.search.weights.vector if meaning is None else meaning
+        if vector is not None:
+            space = self._embeddings.searched(snapshot, given=True)
+            given = filters.check_vector(vector, "vector", None if space is None else space.dimensions)
+            if not weight and meaning is None and any(map(str.strip, queries)):
+                reason = "counts nothing beside words, as search.weights.vector is 0: state its weight as meaning="
+                raise InvalidValue(field="vector", reason=reason)
+            return [(None, NO_PROVIDER) if space is None else (given, None)] * len(queries)
         if embedder is None:
             return [(None, NO_PROVIDER)] * len(queries)
-        if not self._engine.config.search.weights.vector:
+        if not weight:
             return [(None, None)] * len(queries)
         target = embedder.answering(snapshot.space_in_use)
         if target is None:

@@ -403,7 +403,7 @@ def test_what_reads_all_records_of_a_kind_is_refused(backend: Any, start: Any) -
     agent.note("a note")
     agent.memory.flush()
     with pytest.raises(Unavailable, match="keeps none there") as caught:
-        agent.memory.storage.notes.search_similar([0.1] * 32, 3)
+        inspect(agent.memory).snapshot()["note"]
     assert caught.value.context["reason"] == "not_resident"
     assert not caught.value.retryable
 

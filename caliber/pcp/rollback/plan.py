@@ -129,8 +129,7 @@ class TaskRecords:
             return False
         record = codec_of(relation).decode(now.row)
         if not now.active:
-            archive = None if relation.ends is None else relation.ends.archive
-            retired = None if archive is None else getattr(record, archive)
+            retired = None if relation.archive is None else getattr(record, relation.archive)
             # One whose time is over is retired again in any case.
             return now.marked is not None or until is None or retired is None or to_us(retired) < until
         return now.until != until or bool(self._corrections.since(self._uow, relation, record, version))

@@ -19,13 +19,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.kernels.evaluator import Allowed
+from caliber.model import arguments
+from caliber.model.access import AgentRole, Principal
 from caliber.model.errors import DimensionMismatch, DTypeError, InvalidValue
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.time import from_us, to_us
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.snapshot import visible_rows
 from caliber.schema.catalog import Catalog
-from caliber.schema.predicate import Predicate, Variable, all_of, one_of, variables_in
+from caliber.schema.predicate import Comparison, Either, Operator, Predicate, Variable, all_of, one_of, variables_in
 from caliber.schema.relation import Column, ColumnType, Relation, Residence
 from caliber.schema.validity import asked_us
 from caliber.storage.compile.conditions import filterable
@@ -85,13 +87,20 @@ def kinds_of(catalog: Catalog) -> dict[str, str]:
 
 
 def alive(
-    snapshot: RelationSnapshot, as_of_us: int, now_us: int, allowed: Allowed | None = None, start: int = 0
+    snapshot: RelationSnapshot,
+    as_of_us: int,
+    now_us: int,
+    allowed: Allowed | None = None,
+    start: int = 0,
+    *,
+    archived: bool = False,
 ) -> NDArray[np.bool_]:
     """Return the rows from ``start`` on that count: as they hold at ``as_of_us`` by valid time, else at ``now_us``.
 
     What may lack a text counts when it has one. ``allowed`` says which rows may be seen.
     """
-    live = visible_rows(snapshot, asked_us(snapshot.relation, as_of_us, now_us), allowed, start)
+    at_us = asked_us(snapshot.relation, as_of_us, now_us)
+    live = visible_rows(snapshot, at_us, allowed, start, archived=archived)
     text = snapshot.relation.text
     if text is not None and text.tokens is not None:
         live &= snapshot.column(text.tokens)[start:] > 0
@@ -108,8 +117,8 @@ def check_vector(value: Any, field: str, dimensions: int | None) -> NDArray[np.f
             vector = np.ascontiguousarray(value, np.float32)
     except (TypeError, ValueError, OverflowError, RecursionError):
         raise DTypeError(field=field, expected="numbers", got=type(value).__name__) from None
-    if vector.ndim != 1 or not np.isfinite(vector).all():
-        raise InvalidValue(field=field, reason="must be one finite vector")
+    if vector.ndim != 1 or not np.isfinite(vector).all() or not vector.any():
+        raise InvalidValue(field=field, reason="must be one finite vector, not of zeros alone")
     if dimensions is not None and len(vector) != dimensions:
         raise DimensionMismatch(expected=dimensions, got=len(vector))
     return vector
@@ -124,11 +133,11 @@ def conditions_of(relations: Sequence[Relation], values: Mapping[str, Any]) -> d
     for name, operand in values.items():
         is_field = False
         for relation in relations:
-            if name in filterable(relation):
+            if name in _comparable(relation):
                 is_field = True
                 parts[relation.name].append(_condition(relation.column(name), operand))
         if not is_field:
-            names = ", ".join(sorted(set().union(*map(filterable, relations))))
+            names = ", ".join(sorted(set().union(*map(_comparable, relations))))
             raise InvalidValue(field=f"filter.{name}", reason=f"cannot be filtered by; there are {names}")
     out = {}
     for kind, found in parts.items():
@@ -138,10 +147,37 @@ def conditions_of(relations: Sequence[Relation], values: Mapping[str, Any]) -> d
     return out
 
 
+def _comparable(relation: Relation) -> tuple[str, ...]:
+    """Return the columns that a mapping can name: those that searches are filtered by, and lists of texts, as tags."""
+    lists = (each for each in relation.columns if each.type is ColumnType.TEXT_ARRAY)
+    return (*filterable(relation), *(each.name for each in lists if each.name != relation.rights.readers))
+
+
+def written_by(author: Principal | str, relations: Sequence[Relation]) -> dict[str, Predicate]:
+    """Return the condition that a principal wrote a record, in any role, for each relation that keeps authors.
+
+    ``author`` may be the label of a principal, or what ``created_by`` of a record holds.
+
+    Raises: InvalidValue for relations that keep none; DTypeError.
+    """
+    if isinstance(author, Principal):
+        author = arguments.as_principal(author).label
+    label = arguments.as_text(author, "author")
+    names = (label, *(f"{label}@{role}" for role in ("", *AgentRole)))
+    found = {each.name: each.author for each in relations if each.author is not None}
+    if not found:
+        kinds = ", ".join(each.name for each in relations)
+        raise InvalidValue(field="author", reason=f"is not kept for {kinds}; search notes or declared memories")
+    return {name: one_of(column, names) for name, column in found.items()}
+
+
 def _condition(column: Column, operand: Any) -> Predicate:
     several = operand if isinstance(operand, list | tuple | set | frozenset) else (operand,)
     values = dict.fromkeys([_value(column, value) for value in several])
     values.pop(_NOBODYS, None)
+    if column.type is ColumnType.TEXT_ARRAY and values:
+        members = tuple(Comparison(column.name, Operator.CONTAINS, value) for value in values)
+        return Either(members) if len(members) > 1 else members[0]
     return one_of(column.name, tuple(values))
 
 
@@ -154,7 +190,7 @@ def _value(column: Column, value: Any) -> Any:
         return None if column.nullable else _NOBODYS
     if column.type is ColumnType.UUID:
         return _id(value, field)
-    if interned:
+    if interned or column.type is ColumnType.TEXT_ARRAY:
         # A number, such as 2023 for an entity "2023", would find nothing.
         if not isinstance(value, str):
             raise InvalidValue(field=field, reason="must be text")

@@ -48,6 +48,7 @@ class VisibleRows:
     """The visible rows. ``visible`` is read-only. Shapes: ``bool[length of the mirror]``"""
 
     __slots__ = (
+        "_before",
         "_grown",
         "_lengths",
         "count",
@@ -68,6 +69,7 @@ class VisibleRows:
         self.newest_us: int | None = None  # set on first use
         self.remembered: dict[Hashable, bool] = {}
         self.filtered: dict[object, Bools] = {}
+        self._before: dict[object, Bools] = {}  # of earlier boundaries, over the rows of those
         # The conditions under which the entry is valid.
         self.live: Bools | None = None
         self.dead = 0
@@ -97,7 +99,11 @@ class VisibleRows:
     ) -> Bools:
         cached = self.filtered.get(key)
         if cached is None:
-            cached = mask(predicate, owners, variables, texts, self.visible)
+            before = self._before.get(key, self.visible[:0])
+            fresh = self.visible.copy()
+            fresh[: len(before)] = False
+            cached = mask(predicate, owners, variables, texts, fresh)
+            np.logical_and(before, self.visible[: len(before)], out=cached[: len(before)])
             cached.flags.writeable = False
             if len(self.filtered) >= _FILTERS:
                 self.filtered.clear()
@@ -135,6 +141,7 @@ class VisibleRows:
         if self._lengths is not None:
             lost = np.flatnonzero(self.visible & ~visible[:start]) if self.count else np.zeros(0, np.int64)
             later._grown = (self._lengths, lost, start)
+        later._before = {**self._before, **self.filtered} if len(self._before) < _FILTERS else self.filtered
         later.verdicts, later.since_us, later.until_us = self.verdicts, self.since_us, self.until_us
         return later
 
@@ -150,12 +157,17 @@ class VisibleCache:
         self._lock = threading.Lock()
         self.known: weakref.WeakKeyDictionary[Generation, list[VisibleRows]] = weakref.WeakKeyDictionary()
 
-    def of(self, owners: RelationSnapshot, readers: Seen, as_of_us: int, now_us: int) -> VisibleRows:
-        """Return which rows are in force and may be seen: by valid time at ``as_of_us``, else at ``now_us``."""
+    def of(
+        self, owners: RelationSnapshot, readers: Seen, as_of_us: int, now_us: int, *, archived: bool = False
+    ) -> VisibleRows:
+        """Return which rows are in force and may be seen: by valid time at ``as_of_us``, else at ``now_us``.
+
+        With ``archived`` those that were archived, too.
+        """
         seen = readers.over(owners)
         at = asked_us(owners.relation, as_of_us, now_us)
-        if seen is not None and not seen.interned:
-            return VisibleRows(alive(owners, at, at, seen))
+        if archived or (seen is not None and not seen.interned):
+            return VisibleRows(alive(owners, at, at, seen, archived=archived))
         verdicts = None if seen is None else seen.verdicts
         with self._lock:
             entries = self.known.setdefault(owners.generation, [])

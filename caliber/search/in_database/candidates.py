@@ -65,7 +65,7 @@ class Candidates:
         self._limit = max(settings.vector_candidates, settings.candidate_factor * asked.limit)
         self._relations = store.catalog.by_name
         self._filters = {kind: self._encoded(kind) for kind in asked.kinds}
-        self._seen = asked.readers.stated()
+        self._seen = asked.readers.stated(archived=asked.archived)
         self._ordinals: dict[str, set[int]] = {kind: set() for kind in asked.kinds}
         self.edges: dict[int, Row] = {}
 
@@ -132,11 +132,11 @@ class Candidates:
             # Wider by any offset from UTC, as days of some records are of other zones; then those that mean the days.
             for wider in (DAY_US, SAID_WITHIN_US):
                 self._add("of_days", query.when.first_us - wider, query.when.last_us + wider)
-        if self._settings.weights.vector:
+        if self._settings.weights.vector if self._asked.meaning is None else self._asked.meaning:
             self._near()
         self._beside()
         rows = self._read()
-        if self._settings.weights.graph:
+        if self._settings.weights.graph and self._asked.meaning is None:
             self._follow(rows)
         return rows
 

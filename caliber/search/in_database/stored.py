@@ -25,6 +25,7 @@ from caliber.model.errors import InvalidConfigValue, SchemaMismatch
 from caliber.model.process.interrupts import managed
 from caliber.model.windows import Position
 from caliber.resident.memory import ResidentMemory
+from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.partial import PartialMirrors
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.resident.vectors import VectorSnapshot
@@ -132,7 +133,8 @@ class StoredSearch:
     ) -> Outcome:
         self._check(state, asked)
         candidates = self.candidates(session, asked)
-        query = self.read(candidates, asked, position) if asked.text.strip() else None
+        has_query = asked.text.strip() or asked.vector is not None
+        query = self.read(candidates, asked, position) if has_query else None
         rows = candidates.recent() if query is None else candidates.found(query)
         return self.searcher().search(self._request(candidates, asked, position, rows, query))
 
@@ -162,6 +164,16 @@ class StoredSearch:
         """Return the records of a kind that were used last, or else entered last, the latest first."""
         with self._store.read() as session:
             return self.candidates(session, asked).listed("used", asked.limit)[kind]
+
+    def nearest(self, kind: str, asked: Asked) -> tuple[RelationSnapshot, VectorSnapshot | None]:
+        """Return the records of a kind nearest to a vector, as many as a search reads, and their vectors."""
+        with self._store.read() as session:
+            candidates = self.candidates(session, asked)
+            found, space = candidates.nearest()[kind], asked.space
+            owners = self._mirrors.mirror(kind, found)
+            vectors = [] if space is None else candidates.vectors_of(space, [row[1] for row in found])
+        made = {} if space is None else self._mirrors.vectors(space, vectors, {kind: owners})
+        return owners, next(iter(made.values()), None)
 
     def _request(
         self,

@@ -92,7 +92,7 @@ class GraphLeg:
         for kind in kinds:
             if kind not in visibilities:
                 visibilities[kind] = self._visible_cache.of(
-                    snapshot[kind], request.readers, request.as_of_us, request.now_us
+                    snapshot[kind], request.readers, request.as_of_us, request.now_us, archived=request.archived
                 )
         made_of = (snapshot["edge"].live_mask, *(visibilities[kind].visible for kind in kinds))
         newest = self._newest

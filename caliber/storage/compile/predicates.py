@@ -47,6 +47,8 @@ class ConditionWriter:
         if isinstance(predicate, Comparison):
             return self._comparison(predicate)
         if isinstance(predicate, OneOf):
+            if not predicate.values:
+                return "1 = 0"
             column = self.relation.column(predicate.column)
             return self.one_of(column, self._name(column), predicate.values)
         word = "AND" if isinstance(predicate, All) else "OR"

@@ -1,8 +1,9 @@
 """SQL statements of searches in a database and of vectors, each written once for every backend.
 
 Those that find candidates find only what is valid and what the principal may see: ``seen`` has the names, lists of
-readers and entities that let it see a record, as JSON; ``at_us`` is the instant at which a record must hold; a filter
-is a JSON list of values, bytes in hexadecimal digits, null for having none, or None for no filter.
+readers and entities that let it see a record, and ``archived`` if archived ones count, as JSON; ``at_us`` is the
+instant at which a record must hold; a filter is a JSON list of values, bytes in hexadecimal digits, null for having
+none, or None for no filter.
 
 Source: K-170, K-171; design, section 5; docs/decisions/0209.
 """
@@ -116,7 +117,10 @@ def visible(relation: Relation, sql: SearchSpelling, first: int) -> str:
     Each parameter is named for every relation, whether it uses it or not, so that all take the same ones.
     """
     at = sql.mark(first + 1, "timestamptz")
-    parts = [trait_condition(validity(relation), relation, "o", at), f"{at} IS NOT NULL"]
+    parts = [trait_condition(validity(relation, archived=True), relation, "o", at), f"{at} IS NOT NULL"]
+    archive = relation.archive
+    if archive is not None and archive in relation.active:
+        parts.append(f"(o.{quote(archive)} IS NULL OR {sql.value(first, 'archived')} IS NOT NULL)")
     limit = sql.value(first, "limits", relation.rights.kind or relation.name)
     parts.append(f"({limit} IS NULL OR {limit} = 'own' AND {_own(relation, sql, first)})")
     granted = sql.ids(first, "granted")
