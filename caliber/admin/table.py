@@ -7,7 +7,7 @@ lifecycle are in ``Caliber``'s own methods. Source: C §11, K-018.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, ClassVar
 
@@ -29,7 +29,7 @@ from caliber.model.trajectory import Artifact, Scope, ScopeStatus, Trajectory, T
 from caliber.schema.derived import NotBefore
 from caliber.schema.relation import Column, ColumnType, Relation
 from caliber.schema.relations import EMBEDDING_SPACE, SCOPE
-from caliber.storage.compile.codec import is_of_type, last_of
+from caliber.storage.compile.codec import Row, is_of_type, last_of
 from caliber.storage.compile.derived import completed, reason_of, wrong_hash
 from caliber.storage.protocol import reading
 from caliber.storage.sql.search_statements import kinds_of
@@ -67,9 +67,9 @@ def check_insert(uow: UnitOfWork, entity: Any) -> None:
 
 
 def check_embedding(uow: UnitOfWork, entity: Any) -> None:
-    """Refuse a vector that memory cannot hold: of a kind without vectors, of no space, or of other dimensions.
+    """Refuse a vector that memory cannot hold: of a kind without vectors, no space or record, or other dimensions.
 
-    Raises: InvalidValue, NotFound, DimensionMismatch, InvalidVector
+    Raises: InvalidValue, NotFound, DimensionMismatch, InvalidVector, which includes a vector of zeros (C-025, M-024)
     """
     if not isinstance(entity, Embedding):
         return
@@ -79,8 +79,13 @@ def check_embedding(uow: UnitOfWork, entity: Any) -> None:
     space: EmbeddingSpace = uow.get(EMBEDDING_SPACE, entity.space_id.bytes)
     if len(entity.vector) != 4 * space.dimensions:
         raise DimensionMismatch(expected=space.dimensions, got=len(entity.vector) / 4)
-    if not np.isfinite(np.frombuffer(entity.vector, "<f4")).all():
+    vector = np.frombuffer(entity.vector, "<f4")
+    if not np.isfinite(vector).all():
         raise InvalidVector(reason="it contains NaN or infinity")
+    if not vector.any():
+        raise InvalidVector(reason="it consists of zeros, which are near to nothing")
+    uow.lock_reads()  # a deletion of the record comes before, or after: no vector of a deleted one is left
+    uow.get(uow.catalog.by_name[entity.owner_type], entity.owner_id.bytes)
 
 
 def check_rules(relation: Relation, row: Mapping[str, Any]) -> None:
@@ -129,8 +134,8 @@ class TableReader:
         """Return the entity under its key, or None."""
         self._engine.check_open()
         with reading(self._engine.store, self._relation) as session:
-            rows = session.run(self._plans.get, self._key(key))
-        return self._plans.codec.decode(rows[0]) if rows else None
+            found = self._entities(session.run(self._plans.get, self._key(key)))
+        return found[0] if found else None
 
     def count(self) -> int:
         """Return how many rows there are."""
@@ -148,11 +153,14 @@ class TableReader:
             self._engine.check_open()
             with reading(self._engine.store, self._relation) as session:
                 rows = session.run(self._plans.page, (last, _PAGE))
-            for row in rows:
-                yield self._plans.codec.decode(row)
+            yield from self._entities(rows)
             if len(rows) < _PAGE:
                 return
             last = last_of(rows, last)
+
+    def _entities(self, rows: Sequence[Row]) -> list[Any]:
+        """Return the entities of rows that were read."""
+        return [self._plans.codec.decode(row) for row in rows]
 
     def _key(self, key: tuple[Any, ...]) -> tuple[Any, ...]:
         if len(key) != len(self._relation.key):
@@ -175,7 +183,7 @@ class TableReader:
         self._engine.check_open()
         with reading(self._engine.store, self._relation) as session:
             rows = session.run(plan, parameters)
-        found = [self._plans.codec.decode(row) for row in rows]
+        found = self._entities(rows)
         return found if limit is None else found[:limit]
 
     def _count(self, path: str, *by: Any) -> int:
@@ -212,15 +220,16 @@ class Table(TableReader):
 
         self._check_row(self._encodable(entity))
 
-        def work(uow: UnitOfWork) -> None:
+        def work(uow: UnitOfWork) -> Any:
             check_insert(uow, entity)
-            self._insert(uow, entity)
+            return self._insert(uow, entity)
 
-        self._engine.write(work)
-        return entity
+        return self._engine.write(work)
 
-    def _insert(self, uow: UnitOfWork, entity: Any) -> None:
+    def _insert(self, uow: UnitOfWork, entity: Any) -> Any:
+        """Write a checked entity, and return it as stored."""
         uow.insert(self._relation, entity)
+        return entity
 
     def _encodable(self, entity: Any) -> tuple[Any, ...]:
         """Return the row of an entity. Raises: DTypeError, InvalidValue for a value that no database holds."""

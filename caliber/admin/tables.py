@@ -5,26 +5,26 @@ Source: C-318 to C-361, K-018.
 
 from __future__ import annotations
 
+import dataclasses
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from caliber.admin.spaces import SpaceTable
 from caliber.admin.table import Table, TableReader, table_of
-from caliber.embedding.service import Embeddings
 from caliber.engine.engine import Engine
 from caliber.model import arguments
-from caliber.model.errors import InvalidValue, NotFound, ProviderNotConfigured
+from caliber.model.errors import NotFound
 from caliber.model.pcp import Checkpoint
 from caliber.model.progress import Progress
 from caliber.model.time import from_us
 from caliber.model.trajectory import Artifact, Scope, Turn
-from caliber.resident.snapshot import visible_rows
 from caliber.retention.retaining import Retaining
 from caliber.schema.relations import (
     ARTIFACT,
     CHECKPOINT,
     CONTEXT_WINDOW,
+    EMBEDDING,
     EMBEDDING_CACHE,
     EMBEDDING_SPACE,
     EVENT,
@@ -35,8 +35,8 @@ from caliber.schema.relations import (
 )
 from caliber.schema.traits import Exported
 from caliber.schema.validity import is_valid
-from caliber.search.filtering.filters import check_vector
 from caliber.storage.bulk.protocol import BATCH_ROWS, BulkReport, OnExisting
+from caliber.storage.compile.codec import Row
 from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.trajectory import lifecycle, triggers
 from caliber.trajectory.triggers import SCOPE_CLOSED
@@ -109,36 +109,7 @@ class TurnTable(Table, of=TURN):
         return self._engine.write(work)
 
 
-class _Similar(Table):
-    """A relation whose records have vectors."""
-
-    def search_similar(self, embedding: Any, limit: int, min_similarity: float = 0.0) -> list[tuple[uuid.UUID, float]]:
-        """Return (id, similarity) of the most similar active records, best first, ties by id (C-336, C-342).
-
-        Raises: InvalidValue, DimensionMismatch, ProviderNotConfigured.
-        """
-        engine = self._engine
-        engine.check_open()
-        embedder = engine.part(Embeddings).embedder
-        if embedder is None:
-            raise ProviderNotConfigured(capability="embedding")
-        arguments.as_whole(limit, "limit", 1)
-        if limit > _LIMIT_MAX:
-            raise InvalidValue(field="limit", reason=f"must be at most {_LIMIT_MAX}")
-        least = arguments.as_fraction(min_similarity, "min_similarity")
-        snapshot = engine.snapshot()
-        space = snapshot.spaces[snapshot.space_in_use or embedder.configured.space.space_id]
-        query = check_vector(embedding, "embedding", space.dimensions)
-        owners = snapshot[self._relation.name]
-        vectors = snapshot.vectors.get((self._relation.name, space.space_id))
-        if vectors is None or not owners.length:
-            return []
-        visible = visible_rows(owners, engine.clock.now_us())
-        rows, scores = vectors.best(query, owners, visible, limit, least)
-        return [(owners.entity_id(row), score) for row, score in zip(rows.tolist(), scores.tolist(), strict=True)]
-
-
-class ArtifactTable(_Similar, of=ARTIFACT):
+class ArtifactTable(Table, of=ARTIFACT):
     """Artifacts."""
 
     def get_by_hash(self, trajectory_id: Any, content_hash: bytes) -> Artifact | None:
@@ -161,7 +132,7 @@ class ArtifactTable(_Similar, of=ARTIFACT):
         return self._count("list_by_trajectory", trajectory_id)
 
 
-class NoteTable(_Similar, of=NOTE):
+class NoteTable(Table, of=NOTE):
     """Notes."""
 
     def count_by_trajectory(self, trajectory_id: Any) -> int:
@@ -193,7 +164,15 @@ class CheckpointTable(Table, of=CHECKPOINT):
 
 
 class WindowTable(Table, of=CONTEXT_WINDOW):
-    """Persisted windows."""
+    """Persisted windows; those whose time is over are absent, and only counted until they are deleted (C-354)."""
+
+    def _entities(self, rows: Sequence[Row]) -> list[Any]:
+        now = from_us(self._engine.clock.now_us())
+        return [each for each in super()._entities(rows) if each.expires_at is None or each.expires_at > now]
+
+    def _list(self, path: str, *by: Any, limit: int | None = None) -> list[Any]:
+        found = super()._list(path, *by, limit=limit)
+        return found if limit is None or len(found) == limit else super()._list(path, *by)[:limit]
 
     def delete_expired(self) -> int:
         """Delete windows whose time is over; return how many (C-355)."""
@@ -211,11 +190,22 @@ class EventTable(Table, of=EVENT):
         return self._engine.write(lambda uow: uow.execute("event.drop_trace", trajectory.bytes))
 
 
+class EmbeddingTable(Table, of=EMBEDDING):
+    """Vectors of records. One that is inserted again under its key replaces the stored one (M-018)."""
+
+    def _insert(self, uow: UnitOfWork, entity: Any) -> Any:
+        stored = uow.find(self._relation, *self._key((entity.space_id, entity.owner_id, entity.chunk_index)))
+        if stored is None:
+            return super()._insert(uow, entity)
+        return uow.update(self._relation, dataclasses.replace(entity, version=stored.version))
+
+
 class EmbeddingCacheTable(Table, of=EMBEDDING_CACHE):
     """Vectors of texts seen before."""
 
-    def _insert(self, uow: UnitOfWork, entity: Any) -> None:
+    def _insert(self, uow: UnitOfWork, entity: Any) -> Any:
         uow.upsert(self._relation, entity)  # C-360
+        return entity
 
     def delete_older_than(self, age_ms: int) -> int:
         """Delete vectors that were cached longer ago than ``age_ms``; return their number (C-361)."""

@@ -17,6 +17,7 @@ from caliber.schema.memories import MemoryBinding, built_in
 from caliber.schema.relation import ForeignKey, Relation
 from caliber.schema.relations import BY_CODE, BY_NAME, MIRRORED, RELATIONS
 from caliber.schema.relations.storage import FIRST_CODE, LAST_CODE, TABLE_PREFIX, StoredMemory
+from caliber.schema.traits import Mirror
 
 Referrers = Mapping[str, Sequence[tuple[Relation, ForeignKey]]]
 
@@ -54,7 +55,13 @@ class Catalog:
     @property
     def loadable(self) -> tuple[Relation, ...]:
         """The relations that are exported and loaded, each after those it refers to; the store writes the others."""
-        return tuple(relation for relation in self.relations if relation.exported is not None)
+        found = (relation for relation in self.relations if relation.exported is not None)
+        return tuple(sorted(found, key=lambda relation: relation.resident.form is Mirror.VECTORS))
+
+    @property
+    def embedded(self) -> tuple[Relation, ...]:
+        """The relations whose records have vectors."""
+        return tuple(relation for relation in self.relations if relation.embedded is not None)
 
     def named(self, name: str) -> MemoryBinding | None:
         """Return the memory of a name, built-in or declared; None if there is none."""

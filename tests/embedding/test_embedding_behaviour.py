@@ -470,13 +470,32 @@ def test_vectors_that_memory_cannot_hold_are_refused(memory: Any, start: Any) ->
         ({"vector": made.vector[:-4]}, DimensionMismatch),
         ({"vector": b""}, DimensionMismatch),
         ({"vector": np.full(space.dimensions, np.nan, "<f4").tobytes()}, InvalidVector),
+        ({"vector": bytes(4 * space.dimensions)}, InvalidVector),  # C-025
+        ({"vector": np.full(space.dimensions, -0.0, "<f4").tobytes()}, InvalidVector),
+        ({"owner_id": uuid.uuid4()}, NotFound),  # M-024, M-052
+        ({"owner_type": EntityType.TURN}, NotFound),
     ):
         with pytest.raises(error):
             embeddings.insert(dataclasses.replace(other, **wrong))
-    embeddings.insert(other)
+        changes = {name: value for name, value in wrong.items() if name in ("vector", "owner_type")}
+        if changes:
+            with pytest.raises(error):
+                embeddings.update(made.space_id, made.owner_id, made.chunk_index, **changes)
+    assert embeddings.insert(other) == other
     assert embeddings.count() == 2
     assert memory.admin.verify() == []
     assert memory.search("lake").hits[0].id == note.note_id
+    # M-018: a vector that is stored again replaces the one there was
+    vector = np.ones(space.dimensions, "<f4").tobytes()
+    stored = embeddings.insert(dataclasses.replace(other, vector=vector))
+    assert (stored.vector, stored.version) == (vector, 2)
+    assert embeddings.list_by_owner(note.note_id) == [made, stored]
+    assert memory.records("note").nearest(np.ones(space.dimensions))[0][1] == pytest.approx(1)
+    assert memory.admin.verify() == []
+    memory.storage.notes.delete(note.note_id)
+    with pytest.raises(NotFound):
+        embeddings.insert(other)
+    assert embeddings.count() == 0
 
 
 def test_the_worker_does_not_stand_in_line_for_each_record(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -429,10 +429,12 @@ def test_vectors_are_loaded_into_their_space(store: Any) -> None:
         ("vector", [[1.0, 2.0, 3.0], [1.0, 2.0]], "dimensions"),
         ("vector", [[1.0, 2.0, 3.0], [1.0, float("inf"), 2.0]], "NaN or infinity"),
         ("vector", [[1.0, 2.0, 3.0], [1.0, None, 2.0]], "element is missing"),
+        ("vector", [[1.0, 2.0, 3.0], [0.0, 0.0, -0.0]], "zeros"),  # C-025
         ("owner_type", ["note", "agent"], "has no vectors"),
+        ("owner_id", [rest["owner_id"][0].as_py(), uuid.uuid4().bytes], "refers to no note"),  # M-024
     ):
         number = rest.schema.get_field_index(column)
-        kind = pa.list_(pa.float32()) if column == "vector" else pa.string()
+        kind = {"vector": pa.list_(pa.float32()), "owner_id": pa.binary(16)}.get(column, pa.string())
         with pytest.raises(InvalidRow, match=reason) as caught:
             store.storage.bulk_load("embedding", rest.set_column(number, column, pa.array(bad, kind)))
         assert (caught.value.row, caught.value.field) == (1, column)

@@ -337,7 +337,7 @@ class PostgresStore:
     ) -> BulkReport:
         self._check_open()
         refuse_inside("a load is a transaction of its own", self)
-        report = self._bulk.load(relation, batches, on_existing, progress)
+        report = self._bulk.load(relation, batches, on_existing, progress, self.catalog.embedded)
         self._writer.apply_foreign_changes()
         return report
 

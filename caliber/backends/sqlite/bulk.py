@@ -40,6 +40,7 @@ def load(
     on_existing: OnExisting,
     progress: Progress,
     record: Callable[[Sequence[RowChange]], object],
+    owners: Sequence[Relation],
 ) -> BulkReport:
     """Write batches inside the caller's transaction; ``record`` writes a change record.
 
@@ -62,7 +63,7 @@ def load(
         lowered = connection.run(STATEMENTS[floor.lower_loaded], (last,))
         records.add(RowChange(floor.owner, UPSERT, row) for row in lowered)
     records.finish()
-    _check(connection, relation, last, tally)
+    _check(connection, relation, last, tally, owners)
     return tally.report(relation, records.count)
 
 
@@ -121,10 +122,12 @@ def _named(error: CaliberError, row: int) -> CaliberError:
     return InvalidRow(row=row, field=columns, reason=f"breaks a rule of the schema ({reason})")
 
 
-def _check(connection: SqliteConnection, relation: Relation, last: int, tally: Tally) -> None:
+def _check(
+    connection: SqliteConnection, relation: Relation, last: int, tally: Tally, owners: Sequence[Relation]
+) -> None:
     if not relation.ordinal:
         return
-    for question in questions(relation, quote, DIALECT.placeholder(1)):
+    for question in questions(relation, quote, DIALECT.placeholder(1), owners):
         wrong = connection.run(Plan("bulk.check", question.sql, ("ordinal",), ("ordinal",)), (last,))[0][0]
         if wrong is not None:
             table = quote(relation.name)

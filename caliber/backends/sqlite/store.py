@@ -156,9 +156,9 @@ class SqliteStore:
 
         self._check_open()
         refuse_inside("a load is a transaction of its own", self)
-        plans = self.plans[relation.name]
+        plans, owners = self.plans[relation.name], self.catalog.embedded
         return self._writer.bulk(
-            lambda connection, record: bulk.load(connection, plans, batches, on_existing, progress, record)
+            lambda connection, record: bulk.load(connection, plans, batches, on_existing, progress, record, owners)
         )
 
     def bulk_read(self, relation: Relation, batch_rows: int) -> Iterator[Any]:

@@ -25,6 +25,7 @@ from caliber.model.references import EntityType
 from caliber.model.trust import TrustLabel
 from caliber.schema.derived import Derived, NotBefore, Sha256
 from caliber.schema.relation import Column, ColumnType, ForeignKey, Initial, Like, Relation
+from caliber.schema.traits import Mirror
 from caliber.storage.bulk.arrow import default_column, field_of
 from caliber.storage.bulk.columns import (
     Columns,
@@ -174,8 +175,11 @@ def check_dimensions(columns: Columns, rows: int, first_row: int, spaces: Mappin
     """Raise InvalidRow for a vector whose space does not exist, or has another number of dimensions."""
     expected = np.array([spaces.get(space, 0) for space in uuids_of(columns["space_id"], rows)], np.int64)
     _refuse(expected == 0, None, first_row, "space_id", "refers to no embedding_space: load or make that first")
-    lengths = np.diff(edges(columns["vector"], rows))
-    _refuse(lengths != expected, None, first_row, "vector", "has other dimensions than its space")
+    offsets = edges(columns["vector"], rows)
+    _refuse(np.diff(offsets) != expected, None, first_row, "vector", "has other dimensions than its space")
+    values = columns["vector"].values.view(np.float32)[int(offsets[0]) : int(offsets[-1])]
+    nothing_set = ~np.logical_or.reduceat(values != 0, offsets[:-1] - offsets[0])
+    _refuse(nothing_set, None, first_row, "vector", "consists of zeros, which are near to nothing")
 
 
 def _both(left: npt.NDArray[np.bool_] | None, right: npt.NDArray[np.bool_] | None) -> npt.NDArray[np.bool_] | None:
@@ -211,12 +215,20 @@ def other_owner(key: ForeignKey) -> str:
     return "" if key.alike is None else f" AND o.{quote(key.alike)} <> t.{quote(key.alike)}"
 
 
-def questions(relation: Relation, table: Callable[[str], str], mark: str, *, references: bool = True) -> list[RowCheck]:
+def questions(
+    relation: Relation, table: Callable[[str], str], mark: str, owners: Sequence[Relation], *, references: bool = True
+) -> list[RowCheck]:
     """Return the checks to run after loading a relation; ``mark`` is the placeholder of the only parameter.
 
-    ``references``: also whether referenced rows exist, for a database that has not checked it already.
+    ``owners`` are the relations whose records have vectors. ``references``: also whether referenced rows exist, for a
+    database that has not checked it already.
     """
     out = []
+    for owner in owners if relation.resident.form is Mirror.VECTORS else ():
+        condition = f"t.{quote('owner_type')} = '{owner.name}'"
+        condition += f" AND NOT {_exists(table(owner.name), owner.key[0], 'owner_id')}"
+        reason = f"refers to no {owner.name}: load that first"
+        out.append(RowCheck(_first(relation, table, mark, condition), "owner_id", reason))
     for key in relation.foreign_keys if references else ():
         there = _exists(table(key.relation), key.target, key.column)
         condition = f"t.{quote(key.column)} IS NOT NULL AND NOT {there}"

@@ -7,7 +7,7 @@ Text columns are escaped where PostgreSQL would alter or refuse them: NUL charac
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import psycopg
@@ -34,7 +34,9 @@ Connection = psycopg.Connection[Any]
 class Target:
     """The schema of one load, and the writer and instant of its change records."""
 
-    def __init__(self, shared: Shared, dialect: PostgresDialect, lock_timeout_ms: int, now_us: int) -> None:
+    def __init__(
+        self, shared: Shared, dialect: PostgresDialect, lock_timeout_ms: int, now_us: int, owners: Sequence[Relation]
+    ) -> None:
         self._store = shared.store
         self._schema = dialect.schema
         self.channel = shared.channel
@@ -42,6 +44,8 @@ class Target:
         self.statements = irregular(dialect)
         self.lock_timeout_ms = lock_timeout_ms
         self.now = from_us(now_us)
+        self.owners = owners
+        """The relations whose records have vectors."""
         self.writer = os.urandom(16)  # no handle's id, so that our own memory reads the changes as it does foreign ones
 
     def sequence(self, relation: str) -> str:

@@ -57,7 +57,12 @@ class PostgresBulk:
         self._clock_us = clock_us
 
     def load(
-        self, relation: Relation, batches: Iterable[Batch], on_existing: OnExisting, progress: Progress
+        self,
+        relation: Relation,
+        batches: Iterable[Batch],
+        on_existing: OnExisting,
+        progress: Progress,
+        owners: Sequence[Relation],
     ) -> BulkReport:
         """See ``BulkStore.bulk_load``; no statement timeout bounds a load, whose duration depends on its size."""
         with self._working() as connection, self.connection() as numbers:
@@ -69,7 +74,7 @@ class PostgresBulk:
                 finally:
                     connection.rest()
 
-            return load(connection.raw, numbers, self.target(), relation, batches, on_existing, progress, index)
+            return load(connection.raw, numbers, self.target(owners), relation, batches, on_existing, progress, index)
 
     def read(self, relation: Relation, batch_rows: int) -> Iterator[Any]:
         """See ``BulkStore.bulk_read``."""
@@ -77,9 +82,9 @@ class PostgresBulk:
             limit(connection, self.target(), "min_reader_version")
             yield from read(connection, self._dialect.table, relation, batch_rows)
 
-    def target(self) -> Target:
+    def target(self, owners: Sequence[Relation] = ()) -> Target:
         """Return the target of one load."""
-        return Target(self._shared, self._dialect, self._lock_timeout_ms, self._clock_us())
+        return Target(self._shared, self._dialect, self._lock_timeout_ms, self._clock_us(), owners)
 
     @managed
     def connection(self) -> Iterator[Connection]:
@@ -244,7 +249,7 @@ class _Loading:
         if not self.relation.ordinal:
             return
         # References it checks by itself.
-        for question in questions(self.relation, self.target.table, "$1", references=False):
+        for question in questions(self.relation, self.target.table, "$1", self.target.owners, references=False):
             wrong = self._one(question.sql, self.last)
             row = -1 if wrong is None else bisect_left(self.ordinals, wrong)
             if wrong is not None and row < len(self.ordinals) and self.ordinals[row] == wrong:
