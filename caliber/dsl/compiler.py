@@ -207,7 +207,7 @@ class _Providers:
 
 def _definitions(state: Building, parts: list[Part]) -> None:
     providers = _Providers(_named(state, parts, "provider"))
-    adapters(state, list(_named(state, parts, "adapter").values()))
+    cache = adapters(state, list(_named(state, parts, "adapter").values()))
     for part in parts:
         version = part.program.version
         if version.value != VERSION:
@@ -217,6 +217,9 @@ def _definitions(state: Building, parts: list[Part]) -> None:
                 _knob(state, part.source, entry, (), providers)
         for definition in part.program.definitions("inject"):
             policies.injection_rule(state, part.source, definition)
+    if cache is not None and "storage" not in state.data:
+        # The configuration refuses it: the store would be the one of its base, which the program does not name.
+        state.put(("storage", "adapter"), cache[1].text, cache[0], cache[1].span)
     for name, (source, definition) in providers.by_name.items():
         if name not in providers.used and definition.whole and not providers.misspelt:
             span = (definition.name or definition).span
@@ -296,9 +299,10 @@ OPTIONS: Final[dict[str, dict[str, str]]] = {
 """Names of these knobs in the source's example (C-175); all others have the configuration's names."""
 
 
-def adapters(state: Building, found: list[tuple[Source, ast.Definition]]) -> None:
-    """Compile all adapters of a program."""
+def adapters(state: Building, found: list[tuple[Source, ast.Definition]]) -> tuple[Source, ast.Word] | None:
+    """Compile all adapters of a program; return the type of its cache, if that is all it has."""
     served: dict[str, str] = {}
+    cache: tuple[Source, ast.Word] | None = None
     for source, definition in found:
         assert definition.name is not None
         kind = _kind(state, source, definition)
@@ -310,10 +314,14 @@ def adapters(state: Building, found: list[tuple[Source, ast.Definition]]) -> Non
             state.wrong(source, definition.name.span, f"{why}, and there is the adapter {served[purpose]} already")
         elif purpose == "store":
             _store(state, source, kind)
+        else:
+            cache = source, kind.value
         served.setdefault(purpose, definition.name.text)
-    if "store" in served:
-        for source, definition in found:
-            _unused(state, source, definition)
+    if "store" not in served:
+        return cache
+    for source, definition in found:
+        _unused(state, source, definition)
+    return None
 
 
 class _Kind:

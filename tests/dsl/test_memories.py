@@ -617,9 +617,15 @@ def test_adapters_of_later_issues_compile_and_are_refused_by_open(adapter: str, 
 
 
 def test_redis_alone_holds_no_store() -> None:
-    with pytest.raises(MultipleErrors) as caught:
-        compile_text(program('adapter cache { type: redis connection: "redis://localhost" }'))
-    assert any(error.context.get("field") == "storage" for error in caught.value.errors)
+    # C-159: nor is the store that of a base
+    text = 'adapter cache { type: redis connection: "redis://localhost" }'
+    for base in (None, "reference"):
+        with pytest.raises(MultipleErrors) as caught:
+            compile_text(program(text), base=base)
+        assert [error.context["provider"] for error in caught.value.errors if isinstance(error, ProviderNotSupported)]
+        assert "use sqlite or postgres" in str(caught.value)
+    made = compile_text(program(f'{text} config {{ storage.path: "a.db" }}'), base="reference")
+    assert made.storage.path == "a.db"
 
 
 # --- on what a file stands -----------------------------------------------------------------------
