@@ -11,6 +11,7 @@ import functools
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from hashlib import sha256
 from itertools import repeat
 from typing import Any, Final
 
@@ -39,6 +40,7 @@ from caliber.pcp.verifying import JudgedPair, Verifier
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.schema.catalog import Catalog
+from caliber.schema.derived import Sha256
 from caliber.schema.relation import ColumnType, Relation, Residence
 from caliber.schema.traits import Grounded
 from caliber.search.service import Searching
@@ -66,6 +68,7 @@ class Examiner:
         statements: list[Statement] = []
         for rows in found.rows:
             ended = dict(_ended(rows, now))
+            issues += self._damaged(rows)
             issues += [_stale(rows.owners, number, why) for number, why in ended.items()]
             grounded = rows.owners.relation.grounded
             if grounded is not None:
@@ -78,6 +81,21 @@ class Examiner:
             issues += _aged(statements, grounding.stale_data_max_age_ms, now)
             issues += _grounds(statements, grounding)
         return issues, statements
+
+    def _damaged(self, rows: Rows) -> Iterator[ValidationIssue]:
+        """Yield the rows whose stored hash is not that of their content (C-041, C-240)."""
+        owners, numbers = rows.owners, rows.numbers
+        relation, stored = owners.relation, self._engine.memory.stored
+        for rule in relation.derived or ():
+            if not isinstance(rule, Sha256):
+                continue
+            contents, hashes = (stored(owners, numbers, relation.column(name)) for name in (rule.of[0], rule.column))
+            for number, content, stated in zip(numbers, contents, hashes, strict=True):
+                raw = content.encode() if isinstance(content, str) else content
+                if raw is not None and sha256(raw).digest() != stated:
+                    ref = EntityRef(kind_named(relation.name), owners.entity_id(number))
+                    message = f"the stored {rule.of[0]} of {ref.entity_type} {ref.id} is damaged"
+                    yield ValidationIssue(Severity.ERROR, IssueType.DAMAGE, message, (ref,), "run `caliber doctor`")
 
     def _statements(self, owners: RelationSnapshot, grounded: Grounded, numbers: list[int]) -> Iterator[Statement]:
         relation = owners.relation

@@ -26,6 +26,7 @@ import caliber
 from caliber.access.owners import TaskOwners
 from caliber.access.visibility import Readers
 from caliber.model import Principal
+from caliber.model.errors import ConstraintViolation
 from caliber.model.guard.validation import IssueType, Severity
 from caliber.pcp.readings import Readings
 from caliber.search.opening import SearchEngine
@@ -88,6 +89,27 @@ def test_checking_runs_no_statement(pair: Pair, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(checks.store, "read", refuse)
     monkeypatch.setattr(checks.store, "write", refuse)
     assert len(check.issues(readers, [pair.surer.note_id, pair.newer.note_id])) == 1
+
+
+@pytest.mark.parametrize("mode", ["always", "on_mutation"])
+def test_reads_carry_damage(start: Any, backend: Backend, mode: str) -> None:
+    # C-041, C-240
+    agent = start(backend.open(validation_mode=mode))
+    memory = agent.memory
+    kept = agent.keep("the lighthouse of Oslo")
+    note = agent.note("a lighthouse burns")
+    turn = agent.say("which lighthouse?")
+    memory.flush()
+    backend.damage(memory, "UPDATE {note} SET content = 'the lighthouse burned'")
+    inspect(memory).resident.reload()
+    found = memory.search("lighthouse")
+    assert {hit.id for hit in found.hits} >= {kept.artifact_id, note.note_id, turn.turn_id}
+    window = memory.assemble_context(agent.trajectory_id, query="lighthouse")
+    wanted = [(IssueType.DAMAGE, Severity.ERROR, note.note_id)] if mode == "always" else []
+    for result in (found, window):
+        assert [(each.issue_type, each.severity, each.entities[0].id) for each in result.issues] == wanted
+    with pytest.raises(ConstraintViolation, match="damage"):
+        memory.pcp.validate(window).raise_for()
 
 
 def test_on_mutation_reads_carry_nothing(start: Any, backend: Backend, clock: SetClock) -> None:

@@ -26,6 +26,7 @@ class IssueType(StrEnum):
     STALE_DATA = "stale_data"
     LOW_CONFIDENCE = "low_confidence"
     MISSING_SOURCE = "missing_source"
+    DAMAGE = "damage"
 
 
 class VerdictKind(StrEnum):
