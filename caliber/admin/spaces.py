@@ -28,10 +28,11 @@ from caliber.model.errors import Conflict, ConstraintViolation, InvalidValue, No
 from caliber.model.events import EventType
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.progress import Progress, unheard
-from caliber.schema.relations import EMBEDDING, EMBEDDING_SPACE
+from caliber.schema.relations import EDGE, EMBEDDING, EMBEDDING_SPACE
 from caliber.search.in_database.full_text import WordIndexer
 from caliber.search.opening import SearchEngine
 from caliber.storage.compile.codec import dump_json, last_of
+from caliber.storage.maintain.integrity import dangling_links
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 _BATCH_ROWS = 2_000
@@ -66,18 +67,19 @@ class SpaceReport:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """Orphaned vectors, counted; ``removed`` tells whether they were deleted. Units: rows."""
+    """Orphaned vectors and links, counted; ``removed`` tells whether they were deleted. Units: rows."""
 
     owner_gone: int
     owner_out_of_use: int
     space_unknown: int
     empty_spaces: tuple[str, ...]
+    links: int
     removed: bool
 
     @property
     def count(self) -> int:
         """All of them."""
-        return self.owner_gone + self.owner_out_of_use + self.space_unknown + len(self.empty_spaces)
+        return self.owner_gone + self.owner_out_of_use + self.space_unknown + len(self.empty_spaces) + self.links
 
 
 _STATES = {SpaceState.ACTIVE: "in use", SpaceState.BUILDING: "being filled", SpaceState.RETIRED: "retired"}
@@ -278,7 +280,8 @@ def _retired(uow: UnitOfWork, space: EmbeddingSpace) -> EmbeddingSpace:
 
 
 def sweep(engine: Engine, *, dry_run: bool) -> Sweep:
-    """Find vectors of deleted or inactive records or of unknown spaces, and spaces without any; remove them.
+    """Find vectors of deleted or inactive records or of unknown spaces, spaces without any, and links of deleted
+    records; remove them.
 
     With ``dry_run`` they are counted only.
     """
@@ -290,7 +293,24 @@ def sweep(engine: Engine, *, dry_run: bool) -> Sweep:
             deleted += orphans
             out_of_use += len(rows) - orphans
     unknown = sum(len(rows) for rows in _pages(engine, "embedding.spaceless", dry_run))
-    return Sweep(deleted, out_of_use, unknown, _empty_spaces(engine, dry_run), not dry_run)
+    spaces, links = _empty_spaces(engine, dry_run), _dangling(engine, dry_run)
+    return Sweep(deleted, out_of_use, unknown, spaces, links, not dry_run)
+
+
+def _dangling(engine: Engine, dry_run: bool) -> int:
+    """Return the number of links of which an end is gone, which are deleted page by page."""
+    with engine.store.read() as session:
+        keys = dangling_links(session, engine.store.dialect, engine.store.catalog)
+
+    def work(start: int, uow: UnitOfWork) -> None:
+        for key in keys[start : start + _BATCH_ROWS]:
+            edge = uow.find(EDGE, key)
+            if edge is not None:
+                uow.delete(EDGE, edge)
+
+    for start in () if dry_run else range(0, len(keys), _BATCH_ROWS):
+        engine.write(functools.partial(work, start))
+    return len(keys)
 
 
 def _pages(engine: Engine, statement: str, dry_run: bool) -> Any:

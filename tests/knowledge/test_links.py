@@ -149,6 +149,21 @@ def test_links_of_what_is_gone_go_too(memory: Any) -> None:
     memory.links.add(a, "supports", fact.record_id)
     facts.delete(fact.record_id)
     assert memory.links.list(a) == memory.links.neighbours(a) == []
+    # M-092: of records of every kind, whatever deleted them
+    task = memory.start_trajectory("talk", user="anna")
+    scope = memory.current_scope(task.trajectory_id)
+    turn = memory.append_turn(scope.scope_id, role="user", content="x")
+    b = note(memory, "b")
+    memory.links.add(turn.turn_id, "link", a)
+    memory.links.add(a, "link", task.trajectory_id)
+    kept = memory.links.add(a, "link", b)
+    memory.admin.purge_trajectory(task.trajectory_id)
+    planned = memory.admin.sweep(dry_run=True)
+    assert memory.admin.sweep().links == planned.links > 0
+    assert [edge.edge_id for edge in memory.storage.edges.all()] == [kept.edge_id]
+    assert memory.admin.sweep().count == 0
+    assert [each.kind for each in memory.admin.check() if each.relation == "edge"] == []
+    assert memory.admin.verify() == []
 
 
 def test_each_sees_the_links_between_what_it_sees(memory: Any) -> None:

@@ -203,11 +203,13 @@ def _check_droppable(memory: Caliber, name: str) -> None:
 # --- orphaned vectors, and rebuilding everything ----------------------------------------------------------
 
 
-@click.command("sweep", short_help="Remove vectors that belong to nobody.")
+@click.command("sweep", short_help="Remove vectors and links that belong to nobody.")
 @click.option("--dry-run", is_flag=True, help="Count them only.")
 @with_store
 def sweep(settings: Settings, dry_run: bool) -> None:
-    """Remove vectors of deleted or inactive records or of unknown spaces, and retired spaces without vectors."""
+    """Remove vectors of deleted or inactive records or of unknown spaces, retired spaces without vectors, and links of
+    deleted records.
+    """
     with settings.memory(note=False) as memory:
         found = memory.admin.sweep(dry_run=dry_run)
         document = {**dataclasses.asdict(found), "count": found.count}
@@ -216,7 +218,7 @@ def sweep(settings: Settings, dry_run: bool) -> None:
 
 def _print_swept(out: Output, found: Sweep) -> None:
     if not found.count:
-        out.print("no strays: every vector belongs to a record in use")
+        out.print("no strays: every vector belongs to a record in use, and every link to two records")
         return
     verb = "removed" if found.removed else "would remove"
     lines = (
@@ -229,6 +231,8 @@ def _print_swept(out: Output, found: Sweep) -> None:
             out.print(f"{verb} {plural(count, 'vector')} {what}")
     for name in found.empty_spaces:
         out.print(f"{verb} the space {name}, which holds nothing")
+    if found.links:
+        out.print(f"{verb} {plural(found.links, 'link')} of records that are gone")
     if not found.removed:
         out.print("without --dry-run they go")
 

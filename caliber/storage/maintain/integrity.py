@@ -92,8 +92,9 @@ def questions(dialect: Dialect, catalog: Catalog) -> Iterator[IntegrityCheck]:
     yield from _labels(table, catalog)
     yield from _summaries(dialect)
     yield from _versions(table, [relation for relation in catalog.relations if relation.content_columns])
-    yield from _embeddings(dialect, [relation for relation in catalog.relations if relation.embedded is not None])
+    yield from _embeddings(dialect, catalog.embedded)
     yield from _orphans(table, catalog.relations)
+    yield from _dangling(table, catalog.relations)
 
 
 def _references(table: Callable[[str], str], catalog: Catalog) -> Iterator[IntegrityCheck]:
@@ -242,16 +243,27 @@ def _orphans(table: Callable[[str], str], relations: Sequence[Relation]) -> Iter
                 f"t.{quote('owner_type')} = '{relation.name}' AND NOT {_owner(table, relation, 'owner_id')}",
                 harmless=True,
             )
+
+
+def _dangling(table: Callable[[str], str], relations: Sequence[Relation]) -> Iterator[IntegrityCheck]:
+    for relation in relations:
         for end in ("source", "target") if relation.linked else ():
             yield IntegrityCheck(
                 FindingKind.ORPHAN,
                 EDGE,
                 f"its {end} is a {relation.name} that is gone",
-                "it leads nowhere, and changes no answer; `storage.edges.delete(id)` removes it",
+                "it leads nowhere, and changes no answer; `caliber db sweep` removes it",
                 f"t.{quote('removed_at')} IS NULL AND t.{quote(f'{end}_type')} = '{relation.name}'"
                 f" AND NOT {_owner(table, relation, f'{end}_id')}",
                 harmless=True,
             )
+
+
+def dangling_links(session: StatementSession, dialect: Dialect, catalog: Catalog) -> list[bytes]:
+    """Return the keys of links of which an end is gone."""
+    asked = (each.condition for each in _dangling(dialect.table, catalog.relations))
+    text = f"SELECT t.{quote(EDGE.key[0])} FROM {dialect.table(EDGE.name)} AS t WHERE ({') OR ('.join(asked)})"
+    return [row[0] for row in session.run(Plan("check.dangling", text, (), EDGE.key), ())]
 
 
 def ask(
