@@ -371,12 +371,12 @@ class RecordCorrections(ABC, Generic[R]):
         return stored
 
     def _emit(self, uow: UnitOfWork, kind: EventType, record: R) -> None:
-        key, task = self._key(record), self.relation.rights.task
+        key = self._key(record)
         self._engine.emit(
             uow,
             kind,
             principal=self._principal.label,
-            trajectory_id=None if task is None else getattr(record, task),
+            trajectory_id=self.relation.task_of(record),
             scope_id=getattr(record, "scope_id", None),
             subject=(self.relation.name, key),
             payload={"id": str(key)},

@@ -30,7 +30,7 @@ from caliber.access.visibility import Readers
 from caliber.engine.engine import Engine
 from caliber.model.access import Principal
 from caliber.model.errors import Conflict, NotFound, PermissionDenied, StorageError
-from caliber.model.events import CorrectionAction, Event, EventFamily, EventType
+from caliber.model.events import CorrectionAction, Event, EventFamily, EventType, is_own
 from caliber.model.references import EntityRef
 from caliber.model.time import from_us
 from caliber.model.trust import TrustLabel
@@ -368,12 +368,16 @@ def event_filter(
             return None
         if event.event_type in RETRIEVED and event.principal != label:
             return None
-        if event.trajectory_id is not None and not readers.sees_task(event.trajectory_id.bytes):
-            return None
         if event.subject_type is not None and not readers.reads_subject(event.subject_type, event.subject_id):
             return None
         subject = None if event.subject_type is None else BY_NAME.get(event.subject_type)
         rights = EVERYBODYS if subject is None else subject.rights
+        # Who may read a note may know of the task that it was drawn from, as the note itself names that.
+        if event.trajectory_id is not None and not (rights.listed or readers.sees_task(event.trajectory_id.bytes)):
+            return None
+        own = is_own(event.event_type)
+        if own and (event.principal == label or event.trajectory_id is None):
+            return event if event.principal == label else None
         if subject is not None and rights.hides and (rights.task is None or event.trajectory_id is None):
             # The readers of a deleted record are unknown: no principal gets the event.
             if event.subject_id is None or not sees(subject, event.subject_id):
@@ -386,7 +390,7 @@ def event_filter(
         if readers.limited and readers.hides_kinds():  # numbers may count records of every kind
             known = {name: value for name, value in event.payload.items() if name == "id"}
             return dataclasses.replace(event, payload=known)
-        if "message" in event.payload:  # the message of an error may name a record
+        if "message" in event.payload and not own:  # the message of an error may name a record
             payload = {name: value for name, value in event.payload.items() if name != "message"}
             return dataclasses.replace(event, payload=payload)
         return event

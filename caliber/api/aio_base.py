@@ -25,7 +25,6 @@ from caliber.api.aio_proxy import AsyncFace, CallThreads, described, face_of, pl
 from caliber.api.caliber import Caliber
 from caliber.engine.transaction import Transaction, inner
 from caliber.events.bus import Subscriber
-from caliber.events.facet import Events
 from caliber.model import arguments
 from caliber.model.agents import AgentMessage, Lock, LockMode, LockToken, MessagePriority, MessageType
 from caliber.model.deadline import check, earliest
@@ -33,6 +32,7 @@ from caliber.model.errors import DTypeError
 from caliber.model.events import Event
 from caliber.model.joining import JOINED, joined_in
 from caliber.model.references import EntityRef, Id
+from caliber.trajectory.events import Events
 
 if TYPE_CHECKING:
     from caliber.agents.locks import LockService

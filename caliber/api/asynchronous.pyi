@@ -33,7 +33,6 @@ from caliber.api.caliber import Caliber
 from caliber.config import CaliberConfig
 from caliber.dsl.loading import ConfigSource
 from caliber.embedding.reembedding import FillStatus, Reembedded
-from caliber.events.facet import Events
 from caliber.jobs.handlers import ScheduledRule
 from caliber.llm.protocols import EmbeddingProvider, SummarizationProvider
 from caliber.memories.reading import T
@@ -104,6 +103,7 @@ from caliber.storage.bulk.protocol import BATCH_ROWS, BulkReport, OnExisting
 from caliber.storage.maintain.integrity import Finding
 from caliber.storage.maintain.maintenance import StoreStatus, Vacuumed
 from caliber.storage.protocol import ConnectionPool
+from caliber.trajectory.events import _LIMIT, Events
 from caliber.workspace.values import Values
 
 class AsyncFacets(AsyncFace):
@@ -1224,6 +1224,27 @@ class AsyncEvents(AsyncSubscribing):
     """``Events`` with ``async`` methods."""
 
     _sync: Events
+
+    async def record(
+        self,
+        event_type: str,
+        payload: Mapping[str, Any] | None = None,
+        *,
+        trajectory: Id | None = None,
+        duration_ms: int | None = None,
+    ) -> Event:
+        """Record an event of the program itself, in the trace of a task if one is given; durable when this returns.
+
+        See ``Events.record``.
+        """
+
+    async def list(
+        self, *, event_type: str | None = None, principal: str | None = None, limit: int = _LIMIT
+    ) -> list[Event]:
+        """Return the newest events of a type, or of a principal, such as ``agent:planner``, or of both; newest first.
+
+        See ``Events.list``.
+        """
 
 class AsyncWindows(AsyncFace):
     """``Windows`` with ``async`` methods."""

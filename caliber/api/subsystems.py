@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
-from caliber.access.corrections import CorrectionListener, CorrectionListeners, event_filter
+from caliber.access.corrections import CorrectionListener, CorrectionListeners
 from caliber.access.granted import EndedGrants
 from caliber.access.identities import Identities
 from caliber.access.owners import TaskOwners
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     from caliber.admin.tables import Tables
     from caliber.agents.conflicts.facet import Conflicts
     from caliber.agents.facet import Agents
-    from caliber.events.facet import Events
     from caliber.explain.service import Windows
     from caliber.jobs.facet import Jobs
     from caliber.knowledge.links import LinkedRecords
     from caliber.pcp.facet import Pcp
     from caliber.trajectory.correcting import Artifacts
+    from caliber.trajectory.events import Events
     from caliber.workspace.facet import Workspace
 
 
@@ -136,16 +136,9 @@ class Facets:
     @property
     def events(self) -> Events:
         """The events of commits."""
-        from caliber.events.facet import Events
+        from caliber.trajectory.events import Events
 
-        engine, who = self._engine, self._principal
-        searching = Searching(engine, who)
-        return Events(
-            engine.bus,
-            event_filter(who, searching.sees, searching.readers),
-            check_open=engine.check_open,
-            check_remote=engine.store.require_remote_events,
-        )
+        return Events(self._engine, self._principal, Searching(self._engine, self._principal))
 
     @property
     def windows(self) -> Windows:

@@ -33,6 +33,7 @@ from caliber.embedding.service import Embeddings
 from caliber.engine.engine import Engine
 from caliber.engine.pacing import embedding_share_s
 from caliber.engine.stale_inputs import check_erasures
+from caliber.events.event_log import newest
 from caliber.kernels import uuid7
 from caliber.model import arguments
 from caliber.model.access import Principal
@@ -40,23 +41,22 @@ from caliber.model.context import ContextPersistence, SectionType, StoredWindow,
 from caliber.model.deadline import check, within
 from caliber.model.embedding import EmbeddingSpace
 from caliber.model.errors import InvalidValue, NotFound
-from caliber.model.events import Event, EventType
+from caliber.model.events import Event, EventType, is_own
 from caliber.model.references import EntityRef, EntityType, TrajectoryId, WindowId
 from caliber.model.storage import ReadConsistency
 from caliber.model.time import from_us, to_us
 from caliber.model.windows import ContextWindow
 from caliber.resident.snapshot import ResidentSnapshot
-from caliber.schema.relations import CONFIG_DOCUMENT, CONTEXT_WINDOW, IDENTITY
+from caliber.schema.relations import CONFIG_DOCUMENT, CONTEXT_WINDOW, EVENT, IDENTITY
 from caliber.search.in_database.stored import NOT_RESIDENT
 from caliber.search.opening import ReadCheck, SearchEngine
 from caliber.search.request import Asked
 from caliber.search.service import NO_PROVIDER, Searching, in_one_space, query_vector
 from caliber.search.stored_content import StoredContents
+from caliber.storage.compile.codec import codec_of
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 _NO_QUERY = DefaultQuery(None, None, "caller")
-_MORE = 4
-"""Factor by which more events are read where the principal may not see some of them."""
 _COUNTED = (SectionType.NOTES, SectionType.ARTIFACTS)
 
 TRACE_LIMIT: Final = 100
@@ -342,32 +342,27 @@ class ContextService:
     # --- the event log ---------------------------------------------------------------------------
 
     def trace(self, trajectory_id: uuid.UUID, event_type: EventType | str | None, limit: int | None) -> list[Event]:
-        """Return a trajectory's events, newest first, those of a moment ago included."""
+        """Return the events of a trajectory and its session, newest first, those of a moment ago included."""
         engine = self._engine
         engine.check_open()
         count = TRACE_LIMIT if limit is None else arguments.as_whole(limit, "limit", 1)
         tasks = self._readers.within(engine.snapshot())[TASKS]
-        if tasks.find(trajectory_id.bytes) < 0 or not self._readers.sees_task(trajectory_id.bytes):
+        number = tasks.find(trajectory_id.bytes)
+        if number < 0 or not self._readers.sees_task(trajectory_id.bytes):
             raise self._readers.not_found(TASKS, trajectory_id)
         engine.behind.flush()
-        path = "list_by_trajectory"
+        path, name = "list_by_trajectory", None
         by: tuple[bytes | str, ...] = (trajectory_id.bytes,)
         if event_type is not None:
             name = str(arguments.as_text(event_type, "event_type"))
-            if not name.startswith("caliber_"):
+            if not (name.startswith("caliber_") or is_own(name)):
                 name = arguments.as_enum(event_type, EventType, "event_type").value
-            path, by = "list_by_trajectory_and_type", (trajectory_id.bytes, name)
-        plans = engine.store.plans["event"]
-        asked = count
-        while True:
-            with engine.store.read() as session:
-                rows = session.run(plans.lists[path], (*by, asked))
-            events = [plans.codec.decode(row) for row in rows]
-            if self.event_filter is not None:
-                events = [shown for event in events if (shown := self.event_filter(event)) is not None]
-            if len(events) >= count or len(rows) < asked:
-                return events[:count]
-            asked *= _MORE  # events that the principal may not see do not count
+            path, by = "list_by_trajectory_and_type", (*by, name)
+        session = tasks.packed(number)[tasks.layout.codec.index("session_id")]
+        rows = () if session is None else engine.read(lambda uow: uow.path_rows(EVENT, "list_by_subject", session))
+        kind = codec_of(EVENT).index("event_type")
+        of_session = [row for row in rows if name in (None, row[kind])]
+        return newest(engine.store, path, by, count, self.event_filter, of_session)
 
 
 def _assembled(event: Callable[..., Event], assembled: Assembled) -> Event:

@@ -392,9 +392,11 @@ class Engine:
         """Write an audit event in a transaction, published after the commit; ``fields`` are those of ``event``."""
         event_log.audit(uow, self.event(event_type, family=EventFamily.AUDIT, at_us=uow.now_us, **fields))
 
-    def trace(self, uow: UnitOfWork, event_type: EventType | str, **fields: Any) -> None:
+    def trace(self, uow: UnitOfWork, event_type: EventType | str, **fields: Any) -> Event:
         """Write a trace event in the very transaction that it is about, published after the commit, as ``audit``."""
-        event_log.log(uow, self.event(event_type, at_us=uow.now_us, **fields), self.bus.publish)
+        event = self.event(event_type, at_us=uow.now_us, **fields)
+        event_log.log(uow, event, self.bus.publish)
+        return event
 
     def emit(self, uow: UnitOfWork, event_type: EventType | str, **fields: Any) -> None:
         """Have a trace event written behind the commit of a transaction; ``fields`` are those of ``event``."""

@@ -1,1 +1,1 @@
-"""Events: the in-process event bus, and its facet."""
+"""Events: the in-process event bus, and the log."""

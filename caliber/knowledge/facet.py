@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 from types import EllipsisType
+from typing import Any
 
 from caliber.access.corrections import CorrectionListeners
 from caliber.access.identities import user_for
@@ -125,8 +126,8 @@ class NoteMethods:
                 attach(uow, "note", note.note_id, text, vector)
                 engine.part(CorrectionListeners).added(uow, NOTE, note, self._principal.label)
             kind = EventType.NOTE_CREATE if created else EventType.NOTE_UPDATE
-            about, told = (EntityType.NOTE, note.note_id), {"id": str(note.note_id)}
-            engine.emit(uow, kind, principal=self._principal.label, subject=about, payload=told)
+            of: dict[str, Any] = {"subject": (EntityType.NOTE, note.note_id), "payload": {"id": str(note.note_id)}}
+            engine.emit(uow, kind, principal=self._principal.label, trajectory_id=NOTE.task_of(note), **of)
             return note
 
         vector = self._embeddings.vector("note", text)

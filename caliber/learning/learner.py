@@ -379,8 +379,9 @@ class _Writer:
         if created:
             attach(uow, NOTE.name, note.note_id, _text_of(statement), self._vectors.get(at))
         kind = EventType.NOTE_CREATE if created else EventType.NOTE_UPDATE
-        about, told = (EntityType.NOTE, note.note_id), {"id": str(note.note_id)}
-        self._engine.emit(uow, kind, principal=self._owner.author.label, subject=about, payload=told)
+        of: dict[str, Any] = {"subject": (EntityType.NOTE, note.note_id), "payload": {"id": str(note.note_id)}}
+        task = statement.turn.trajectory_id
+        self._engine.emit(uow, kind, principal=self._owner.author.label, trajectory_id=task, **of)
         return note
 
     def _link(self, uow: UnitOfWork, statement: StatedCandidate, note: Note) -> PersonFact:

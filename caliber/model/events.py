@@ -82,6 +82,11 @@ class EventType(StrEnum):
     OPERATION = "operation"
 
 
+def is_own(event_type: str) -> bool:
+    """Return whether events of a type are a program's own: their names alone have a dot."""
+    return "." in event_type
+
+
 class CorrectionAction(StrEnum):
     """Corrections of a record that the audit log keeps. Source: M-134."""
 

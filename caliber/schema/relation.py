@@ -330,6 +330,13 @@ class Relation:
         """The column whose vectors are kept; None where no vectors are."""
         return None if self.text is None else self.text.embedded
 
+    def task_of(self, record: Any) -> uuid.UUID | None:
+        """Return the task of a record, or the last one that it was drawn from; None without."""
+        if self.rights.task is not None:
+            return getattr(record, self.rights.task)  # type: ignore[no-any-return]
+        sources = () if self.erase is None or self.erase.sources is None else getattr(record, self.erase.sources)
+        return sources[-1] if sources else None
+
     @property
     def follows(self) -> tuple[Column, ...]:
         """The columns whose values follow from records of other relations."""

@@ -442,8 +442,9 @@ class Searching:
             if engine.config.write_behind.usage_enabled:
                 owner, by = record_id.bytes, self.readers.visibility(snapshot).used_by[0]
                 used = ((self._shared.usage, (owner, by), Count(name, owner, by, erased, now)),)
-            about, label = (_TYPES[name], record_id), self._label
-            engine.publish_later(lambda: engine.event(kind, principal=label, subject=about, at_us=now), erased, used)
+            of: Any = {"principal": self._label, "subject": (_TYPES[name], record_id), "at_us": now}
+            task_of = relation.relation.task_of
+            engine.publish_later(lambda: engine.event(kind, trajectory_id=task_of(entity), **of), erased, used)
         return entity
 
     def similarity(self, record_id: uuid.UUID, space_id: SpaceId, query: NDArray[np.float32]) -> float | None:

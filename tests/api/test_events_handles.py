@@ -19,7 +19,7 @@ from support.waits import exit_code
 
 import caliber
 from caliber.model import EventType, FixedClock, LockToken
-from caliber.model.errors import CaliberError, ConstraintViolation, NotFound, Unavailable
+from caliber.model.errors import CaliberError, ConstraintViolation, InputError, NotFound, Unavailable
 
 # --- events --------------------------------------------------------------------------------------
 
@@ -55,6 +55,72 @@ def test_every_step_is_an_event_in_the_log(agent: Any) -> None:
         memory.trace(agent.trajectory_id, limit=-1)
     everything = {event.event_type for event in memory.storage.events.all()}
     assert {"note_create", "note_retrieve", "artifact_retrieve"} <= everything
+
+
+def test_a_session_and_what_was_drawn_from_a_task_stand_in_its_trace(backend: Any) -> None:  # C-295
+    memory = backend.open(policies=[])
+    session = memory.start_session(initiator=USER)
+    task = memory.start_trajectory("talk", initiator=USER, session=session.session_id).trajectory_id
+    scope = memory.current_scope(task).scope_id
+    artifact = memory.create_artifact(scope, artifact_type="fact", content="kept", extraction_method="explicit")
+    note = memory.add_note(
+        entity="e", entity_type="t", content="drawn", confidence=1.0, source_trajectory_ids=[task]
+    ).note_id
+    for key in (artifact.artifact_id, note):
+        memory.get(key)
+    memory.update_note(note, content="drawn anew")
+    memory.end_session(session.session_id)
+    memory.add_note(entity="e", entity_type="t", content="of no task", confidence=1.0)
+    trace = memory.trace(task)
+    kinds = [event.event_type for event in trace]
+    expected = {"session_start", "trajectory_start", "note_create", "note_retrieve", "note_update", "artifact_retrieve",
+                "session_end"}  # fmt: skip
+    assert expected <= set(kinds)
+    assert all(kinds.count(kind) == 1 for kind in expected)
+    assert kinds.index("session_start") > kinds.index("trajectory_start"), "newest first"
+    assert [event.subject_id for event in memory.trace(task, event_type="session_start")] == [session.session_id]
+    assert memory.trace(task, limit=2) == trace[:2]
+
+
+@pytest.mark.databases("all")
+def test_a_program_records_events_of_its_own(backend: Any) -> None:  # C-300, M-161
+    memory = backend.open(policies=[])
+    anna, ben = memory.as_user("anna"), memory.as_user("ben")
+    task = anna.start_trajectory("travel").trajectory_id
+    heard: list[str] = []
+    anna.events.subscribe(lambda event: heard.append(event.event_type))
+    booked = anna.events.record("travel.booked", {"price": 12.5, "message": "by train"}, trajectory=task, duration_ms=7)
+    alone = anna.events.record("app.opened")
+    assert heard == ["travel.booked", "app.opened"]
+    assert anna.trace(task, limit=1) == anna.trace(task, event_type="travel.booked") == [booked]
+    assert (booked.payload["message"], booked.duration_ms, booked.family) == ("by train", 7, "trace")
+    assert anna.events.list(principal="human:anna", limit=2) == [alone, booked]
+    assert memory.events.list(event_type="travel.booked", principal="human:anna") == [booked]
+    assert anna.events.list(event_type="app.opened") == memory.events.list(event_type="app.opened") == [alone]
+    for kind in ("travel.booked", "app.opened"):
+        assert ben.events.list(event_type=kind) == [], "neither of a task nor of a program that it does not see"
+    with pytest.raises(NotFound):
+        ben.events.record("travel.booked", trajectory=task)
+    with pytest.raises(NotFound):
+        memory.events.record("travel.booked", trajectory=alone.event_id)
+    with memory.transaction():
+        within = memory.events.record("travel.paid", trajectory=task)
+        memory.append_turn(memory.current_scope(task).scope_id, role="user", content="paid")
+    with pytest.raises(NotFound), memory.transaction():
+        memory.events.record("travel.lost", trajectory=task).duration_ms or memory.get(alone.event_id)
+    assert memory.events.list(event_type="travel.paid") == [within]
+    assert memory.events.list(event_type="travel.lost") == memory.trace(task, event_type="no.such") == []
+    for wrong in (
+        partial(memory.events.record, "scope_open"), partial(memory.events.record, "a.b", {"x": object()}),
+        partial(memory.events.record, "a.b", ["x"]), partial(memory.events.record, "a.b", duration_ms=-1),
+        partial(memory.events.record, "a.b", {"x": "x" * (1 << 20)}), memory.events.list,
+        partial(memory.events.list, event_type="a.b", limit=0),
+    ):  # fmt: skip
+        with pytest.raises(InputError):
+            wrong()
+    memory.admin.purge_trajectory(task)
+    assert memory.events.list(event_type="travel.booked") == []
+    assert memory.events.list(event_type="app.opened") == [alone]
 
 
 def test_subscriber_hears_only_what_was_committed(agent: Any) -> None:

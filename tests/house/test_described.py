@@ -17,8 +17,8 @@ from caliber.agents.mail.messages import Messages
 from caliber.api.caliber import Caliber
 from caliber.config.manual import explaining
 from caliber.context import trace
-from caliber.events.facet import Events
 from caliber.model.references import NAMESPACES, EntityType
+from caliber.trajectory.events import Events
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")

@@ -62,11 +62,12 @@ EVENT = Relation(
         json_("payload", decode=as_object, redact=Redaction.ENTRIES),
         integer("duration_ms", nullable=True, check=(0, None)),
     ),
+    # What reads leave behind is written later than it happened: in the order of time, not of the log.
     paths=(
         AccessPath(
             "list_by_trajectory",
             ("trajectory_id",),
-            ("ordinal",),
+            ("created_at", "ordinal"),
             where=(("trajectory_id", False),),
             descending=True,
             limited=True,
@@ -74,7 +75,7 @@ EVENT = Relation(
         AccessPath(
             "list_by_trajectory_and_type",
             ("trajectory_id", "event_type"),
-            ("ordinal",),
+            ("created_at", "ordinal"),
             where=(("trajectory_id", False),),
             descending=True,
             limited=True,
@@ -86,6 +87,15 @@ EVENT = Relation(
             ("subject_id",),
             ("ordinal",),
             where=(("subject_id", False), ("family", EventFamily.AUDIT)),
+        ),
+        AccessPath("list_by_type", ("event_type",), ("created_at", "ordinal"), descending=True, limited=True),
+        AccessPath(
+            "list_by_principal",
+            ("principal",),
+            ("created_at", "ordinal"),
+            where=(("principal", False),),
+            descending=True,
+            limited=True,
         ),
         AccessPath("list_oldest", ("family",), ("created_at",), limited=True),
     ),
