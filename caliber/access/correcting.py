@@ -145,6 +145,16 @@ class RecordCorrections(ABC, Generic[R]):
 
         return work
 
+    def restore(self, key: uuid.UUID, version: int | None, guard: LockToken | None) -> Correction[R]:
+        """Bring a record back into use that was deleted or archived. Raises: as the handle's method."""
+
+        def work(uow: UnitOfWork) -> R:
+            record = self._begin(uow, key, CorrectionAction.RESTORE, version, guard, dated=True)
+            restored = self._with(record, {self._archive_column: None})
+            return self._write(uow, record, restored, CorrectionAction.RESTORE)
+
+        return work
+
     def supersede(
         self,
         key: uuid.UUID,
@@ -358,7 +368,7 @@ class RecordCorrections(ABC, Generic[R]):
                 done = "merged since; correct that" if is_merged else "corrected since; undo that first"
                 raise self._conflict(self._key(old), f"{name} {successor}, which superseded it, was {done}")
             self._corrections.check_author(self.relation, new, CorrectionAction.UNDO)
-            self._emit(uow, self.changed, archive(uow, self.relation, new))
+            self._emit(uow, self.changed, archive(uow, self.relation, new, self._principal))
             uow.update(EDGE, dataclasses.replace(edge, removed_at=from_us(uow.now_us)))
 
     def _write(self, uow: UnitOfWork, record: R, changed: R, action: CorrectionAction, **payload: Any) -> R:

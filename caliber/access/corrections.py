@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -30,7 +29,7 @@ from caliber.access.visibility import Readers
 from caliber.engine.engine import Engine
 from caliber.model.access import Principal
 from caliber.model.errors import Conflict, NotFound, PermissionDenied, StorageError
-from caliber.model.events import CorrectionAction, Event, EventFamily, EventType, is_own
+from caliber.model.events import NO_CORRECTIONS, CorrectionAction, Event, EventFamily, EventType, is_own
 from caliber.model.references import EntityRef
 from caliber.model.time import from_us
 from caliber.model.trust import TrustLabel
@@ -39,12 +38,8 @@ from caliber.schema.relations import BY_NAME, EVENT, TRAJECTORY
 from caliber.schema.traits import EVERYBODYS
 from caliber.storage.compile.codec import codec_of, dump_json
 from caliber.storage.compile.derived import completed
+from caliber.storage.write.ending import STRUCTURED, as_logged, log_change, logged_columns
 from caliber.storage.write.unit_of_work import UnitOfWork
-
-_FOLLOWING: Final = ("version", "updated_at")
-"""Columns that every change writes, besides the derived ones."""
-_BINARY: Final = (ColumnType.BYTES, ColumnType.UUID)
-_STRUCTURED: Final = (ColumnType.TEXT_ARRAY, ColumnType.JSON)
 
 
 class CorrectionListener:
@@ -186,7 +181,7 @@ class Corrections:
         """
         if changed == before and not payload:
             return before
-        codec, recorded = codec_of(relation), _columns(relation)
+        codec = codec_of(relation)
         old = uow.current(relation, codec.encode(before, 0 if relation.ordinal else None))
         ordinal = old[0] if relation.ordinal else None
         differing = {
@@ -201,20 +196,7 @@ class Corrections:
             reason = "another record in use says the same; delete one of them, or supersede it"
             raise Conflict(entity_type=relation.name, id=key_of(relation, before), reason=reason)
         stored = uow.update(relation, after)
-        changes = {
-            name: [_as_json(one, recorded[name]), _as_json(other, recorded[name])]
-            for name, one, other in zip(codec.names, old, new, strict=True)
-            if name in differing and name in recorded
-        }
-        payload |= {"changes": changes, "version": stored.version}
-        self._engine.audit(
-            uow,
-            f"{relation.name}_{action}",
-            principal=self._principal.label,
-            trajectory_id=None if relation.rights.task is None else getattr(before, relation.rights.task),
-            subject=(relation.name, key_of(relation, before)),
-            payload={"action": action, "role": self._principal.role and self._principal.role.value, **payload},
-        )
+        log_change(uow, relation, before, stored, action, self._principal, **payload)
         self.listeners.corrected(uow, relation, before, stored, action, self._principal.label)
         return stored
 
@@ -252,9 +234,12 @@ class Corrections:
 
     @staticmethod
     def _audited(uow: UnitOfWork, relation: Relation, record: Any) -> list[Event]:
-        """Return the corrections of a record, the newest first."""
+        """Return the corrections of a record, the newest first; writes of declared memories are none."""
+        if relation.memory is None:
+            return []
         audited = uow.select_path(EVENT, "list_audit_by_subject", key_of(relation, record).bytes)
-        events = [event for event in audited if {"changes", "version"} <= event.payload.keys()]
+        changes = [event for event in audited if {"changes", "version"} <= event.payload.keys()]
+        events = [event for event in changes if event.payload["action"] not in NO_CORRECTIONS]
         # Not by the order of the log: connections of PostgreSQL take its numbers in blocks.
         return sorted(events, key=lambda event: event.payload["version"], reverse=True)
 
@@ -274,7 +259,7 @@ class Corrections:
 
         Raises: Conflict when a corrected value was changed again in another way.
         """
-        codec, recorded = codec_of(relation), _columns(relation)
+        codec, recorded = codec_of(relation), logged_columns(relation)
         row = list(codec.encode(record, 0 if relation.ordinal else None))
         key = key_of(relation, record)
         released = {each.column for each in relation.foreign_keys if each.on_delete == "set null"}
@@ -283,7 +268,7 @@ class Corrections:
                 raise _redacted(relation, key)
             place = codec.index(name)
             is_released = name in released and row[place] is None
-            if _as_json(row[place], recorded[name]) != after and not is_released:
+            if as_logged(row[place], recorded[name]) != after and not is_released:
                 reason = f"{name} was changed again since that correction; correct it instead"
                 raise Conflict(entity_type=relation.name, id=key, reason=reason)
             row[place] = before
@@ -324,29 +309,16 @@ def key_of(relation: Relation, record: Any) -> uuid.UUID:
     return key
 
 
-def _columns(relation: Relation) -> dict[str, ColumnType]:
-    """Return the types of the columns that the log names: those that nothing else determines."""
-    return {each.name: each.type for each in relation.columns if each.name not in (*relation.rule_of, *_FOLLOWING)}
-
-
 def _redacted(relation: Relation, key: uuid.UUID) -> Conflict:
     return Conflict(entity_type=relation.name, id=key, reason="what that correction changed was forgotten; correct it")
-
-
-def _as_json(value: Any, kind: ColumnType) -> Any:
-    if kind in _STRUCTURED and value is not None:
-        return json.loads(value)  # so that words are forgotten in the log as in the record
-    if kind is ColumnType.UUID and value is not None:
-        return str(uuid.UUID(bytes=value))  # and ids
-    return value.hex() if isinstance(value, bytes) else value
 
 
 def _as_stored(value: Any, kind: ColumnType) -> Any:
     if value is None:
         return None
-    if kind in _STRUCTURED:
+    if kind in STRUCTURED:
         return dump_json(value)
-    return bytes.fromhex(value.replace("-", "")) if kind in _BINARY else value
+    return bytes.fromhex(value.replace("-", "")) if kind in (ColumnType.BYTES, ColumnType.UUID) else value
 
 
 RETRIEVED: Final = frozenset(each.usage.retrieved for each in BY_NAME.values()) - {None}

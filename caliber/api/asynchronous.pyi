@@ -290,6 +290,14 @@ class AsyncNoteMethods(AsyncFace):
         See ``Caliber.delete_note``.
         """
 
+    async def restore_note(
+        self, id: Id, *, user: str | EntityRef | None = None, version: int | None = None, guard: LockToken | None = None
+    ) -> Note:
+        """Bring a note back that was deleted, or that retention or a policy archived, and return it; that is a use.
+
+        See ``Caliber.restore_note``.
+        """
+
     async def undo_note(
         self, id: Id, *, user: str | EntityRef | None = None, version: int | None = None, guard: LockToken | None = None
     ) -> Note:

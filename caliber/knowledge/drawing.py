@@ -21,7 +21,7 @@ from caliber.knowledge import inheriting
 from caliber.knowledge import notes as note_ops
 from caliber.knowledge.notes import NewNote
 from caliber.model.access import Principal
-from caliber.model.events import EventType
+from caliber.model.events import CorrectionAction, EventType
 from caliber.model.knowledge import Note
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.providers import ExtractedArtifact, GeneratedNote, TrajectoryDigest
@@ -36,6 +36,7 @@ from caliber.schema.relations import ARTIFACT, NOTE
 from caliber.schema.validity import is_active, is_valid
 from caliber.search.opening import SearchEngine
 from caliber.storage.compile.derived import derived_value
+from caliber.storage.write.ending import log_change
 from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.text.statements import find_statements
 
@@ -236,6 +237,8 @@ class NoteMaker:
                 confidence=prepared.confidence,
                 source_trajectory_ids=sources if source in sources else (*sources, source),
             )
+            if note is not known:
+                log_change(uow, NOTE, known, note, CorrectionAction.MERGE, self._principal)
             versions[prepared.note_id] = note.version
             kind = EventType.NOTE_UPDATE
         attach(uow, "note", note.note_id, embedded_text(note.entity, note.content), prepared.vector)

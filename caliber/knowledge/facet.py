@@ -19,9 +19,10 @@ from caliber.knowledge.notes import NewNote, NoteCorrections, as_readers
 from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.agents import LockToken
-from caliber.model.errors import InvalidValue
+from caliber.model.errors import InvalidValue, NotFound
 from caliber.model.events import EventType
 from caliber.model.knowledge import Note, NoteType
+from caliber.model.process.interrupts import suppress
 from caliber.model.references import EntityRef, EntityType, Id
 from caliber.model.storage import ReadConsistency
 from caliber.model.trust import TrustLabel
@@ -255,6 +256,26 @@ class NoteMethods:
         return self._engine.write(
             self._note_corrections(user).delete(arguments.as_uuid(id, "id"), arguments.as_version(version), guard)
         )
+
+    def restore_note(
+        self,
+        id: Id,  # noqa: A002  (as ``get``)
+        *,
+        user: str | EntityRef | None = None,
+        version: int | None = None,
+        guard: LockToken | None = None,
+    ) -> Note:
+        """Bring a note back that was deleted, or that retention or a policy archived, and return it; that is a use.
+
+        A note in use stays as it is. ``undo_note`` takes back the restoring.
+
+        Raises: as ``update_note``; Conflict for a note that another one superseded or was made of.
+        """
+        key, expected = arguments.as_uuid(id, "id"), arguments.as_version(version)
+        note = self._engine.write(self._note_corrections(user).restore(key, expected, guard))
+        with suppress(NotFound):  # of a note that was added in this transaction
+            self._searching.seen_by(user).get(key)  # which counts the use
+        return note
 
     def undo_note(
         self,

@@ -21,7 +21,7 @@ from caliber.kernels.tokens.estimators import Estimator
 from caliber.model import arguments
 from caliber.model.access import ADMIN, AgentRole, Principal, PrincipalKind
 from caliber.model.errors import Conflict, InvalidValue
-from caliber.model.events import EventType
+from caliber.model.events import CorrectionAction, EventType
 from caliber.model.knowledge import Note, NoteType
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.references import EntityRef, EntityType, NoteId, TrajectoryId
@@ -29,6 +29,7 @@ from caliber.model.time import from_us
 from caliber.model.trust import TrustLabel, least_trusted
 from caliber.schema.relations import NOTE
 from caliber.storage.compile.derived import completed, derived_value
+from caliber.storage.write.ending import log_change
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 _BY_KEY = ("created_by", "idempotency_key")
@@ -94,12 +95,12 @@ def add_note(uow: UnitOfWork, new: NewNote) -> tuple[Note, bool]:
     else:
         found: Note | None = uow.find_by(NOTE, ("fingerprint",), note.fingerprint)
         if found is not None:
-            return _take_sources(uow, found, note.source_trajectory_ids), False
+            return _take_sources(uow, found, note.source_trajectory_ids, note.created_by or ""), False
     uow.insert(NOTE, note)
     return note, True
 
 
-def _take_sources(uow: UnitOfWork, note: Note, sources: Sequence[uuid.UUID]) -> Note:
+def _take_sources(uow: UnitOfWork, note: Note, sources: Sequence[uuid.UUID], by: str) -> Note:
     missing = [source for source in sources if source not in note.source_trajectory_ids]
     if not missing:
         return note
@@ -111,6 +112,7 @@ def _take_sources(uow: UnitOfWork, note: Note, sources: Sequence[uuid.UUID]) -> 
             updated_at=from_us(uow.now_us),
         ),
     )
+    log_change(uow, NOTE, note, updated, CorrectionAction.MERGE, by.rpartition("@")[0])
     return updated
 
 

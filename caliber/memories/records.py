@@ -192,7 +192,7 @@ class Records(RecordWriter):
             record = self._read(uow, key, expected)
             if record.archived_at is not None:
                 return record
-            stored = archive(uow, self._relation, record)
+            stored = archive(uow, self._relation, record, self._principal)
             self._tell(uow, EventType.MEMORY_ARCHIVE, stored)
             return stored
 

@@ -33,7 +33,7 @@ from caliber.model.errors import (
     NotFound,
     RequiredFieldMissing,
 )
-from caliber.model.events import EventType
+from caliber.model.events import CorrectionAction, EventType
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.references import KEY_VERSION, EntityRef, EntityType
 from caliber.model.time import from_us
@@ -47,6 +47,7 @@ from caliber.schema.relation import ColumnType, Relation, Residence
 from caliber.schema.relations import SCOPE, SESSION, TRAJECTORY
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.derived import completed
+from caliber.storage.write.ending import log_change
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 if TYPE_CHECKING:
@@ -337,6 +338,7 @@ class RecordWriter(RecordReader[Any]):
         stored = uow.update(self._relation, dataclasses.replace(changed, updated_at=from_us(uow.now_us)))
         if self._text(record) != self._text(changed):
             attach(uow, self._relation.name, record.record_id, self._text(changed), vectors)
+        log_change(uow, self._relation, record, stored, CorrectionAction.UPDATE, self._principal)
         self._tell(uow, EventType.MEMORY_UPDATE, stored)
         return stored
 
@@ -384,6 +386,7 @@ class RecordWriter(RecordReader[Any]):
 
     def _delete(self, uow: UnitOfWork, record: Any) -> None:
         uow.delete(self._relation, record)
+        log_change(uow, self._relation, record, record, CorrectionAction.DELETE, self._principal)
         self._tell(uow, EventType.MEMORY_DELETE, record)
 
     def _read(self, uow: UnitOfWork, key: uuid.UUID, expected: int | None) -> Any:

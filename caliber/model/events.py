@@ -6,7 +6,7 @@ import uuid
 from dataclasses import field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.references import EntityType, EventId, ScopeId, TrajectoryId
@@ -88,13 +88,20 @@ def is_own(event_type: str) -> bool:
 
 
 class CorrectionAction(StrEnum):
-    """Corrections of a record that the audit log keeps. Source: M-134."""
+    """Modifications of a record that the audit log keeps. Source: M-134."""
 
     UPDATE = "update"
+    MERGE = "merge"
+    ARCHIVE = "archive"
+    RESTORE = "restore"
     SUPERSEDE = "supersede"
     END = "end"
     DELETE = "delete"
     UNDO = "undo"
+
+
+NO_CORRECTIONS: Final = (CorrectionAction.MERGE, CorrectionAction.ARCHIVE)
+"""Modifications that no principal corrected a record by: none of them is undone."""
 
 
 @dataclass(frozen=True, slots=True)

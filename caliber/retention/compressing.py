@@ -38,7 +38,7 @@ from caliber.schema.validity import is_active
 from caliber.storage.compile.codec import codec_of, last_of
 from caliber.storage.compile.derived import completed
 from caliber.storage.compile.plan import RelationPlans
-from caliber.storage.write.ending import archive, prune
+from caliber.storage.write.ending import RETENTION, archive, prune
 from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.trajectory.artifacts import ArtifactSums
 
@@ -327,7 +327,7 @@ def _retire(uow: UnitOfWork, relation: Relation, found: Sequence[Any], by: uuid.
         if getattr(record, relation.key[0]) == by:
             continue
         now: Any = uow.find(relation, getattr(record, relation.key[0]).bytes)
-        archive(uow, relation, dataclasses.replace(now, **{relation.ends.supersede: by}))
+        archive(uow, relation, now, RETENTION, **{relation.ends.supersede: by})
         count += 1
     return count
 

@@ -29,7 +29,7 @@ from caliber.schema.memory_types import RetentionKind
 from caliber.schema.relation import Relation
 from caliber.schema.relations import DELEGATION, SCOPE, SESSION
 from caliber.storage.compile.plan import Plan
-from caliber.storage.write.ending import prune
+from caliber.storage.write.ending import RETENTION, prune
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ SWEEP: Final = uuid.UUID(bytes=hashlib.sha256(b"caliber:retention").digest()[:16
 """The recurring job of the sweep."""
 SWEEP_ROWS: Final = 500
 """Most records that a sweep handles in one transaction."""
-_PRINCIPAL = "system:retention"
 _TASK_ENDED = "the task ended"
 """The reason of delegations and handoffs that end with their task."""
 _SWEPT = (RetentionKind.DURATION, RetentionKind.MAX, RetentionKind.UNTIL)
@@ -205,7 +204,7 @@ def record_taken(
     engine.trace(
         uow,
         EventType.RETENTION_APPLY,
-        principal=_PRINCIPAL,
+        principal=RETENTION,
         trajectory_id=trajectory_id,
         scope_id=scope_id,
         payload=payload,

@@ -10,7 +10,7 @@ from caliber.api.subsystems import Facets
 CORE = {
     "start_session", "end_session", "start_trajectory", "complete_trajectory", "suspend_trajectory",
     "resume_trajectory", "trajectory", "open_scope", "close_scope", "current_scope", "append_turn", "append_turns",
-    "delete_turn", "delete_turns", "remember",
+    "delete_turn", "delete_turns", "remember", "restore_note",
     "conversations", "create_artifact", "add_note", "update_note", "supersede_note", "end_note", "delete_note",
     "undo_note", "consolidate_notes", "get", "records", "search", "search_many", "assemble_context", "explain",
     "replay", "trace", "forget", "acting_as", "as_user", "as_agent", "transaction", "flush", "close",

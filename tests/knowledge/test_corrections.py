@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.inspection import inspect
 from support.providers import CountingEmbeddings
 from support.threads import at_once
 
@@ -34,6 +35,8 @@ from caliber.model.errors import Conflict, InputError, NotFound, PermissionDenie
 from caliber.model.events import EventFamily
 from caliber.model.references import EdgeId, NoteId
 from caliber.model.time import from_us
+from caliber.schema.relations import NOTE
+from caliber.storage.write.ending import prune
 
 BOSS = Principal(PrincipalKind.AGENT, "boss", AgentRole.ORCHESTRATOR)
 CRITIC = Principal(PrincipalKind.AGENT, "critic", AgentRole.REVIEWER)
@@ -176,6 +179,54 @@ def test_a_deleted_note_is_deleted_until_that_is_undone(agent: Any) -> None:
     assert memory.end_note(note.note_id).valid_until is not None
 
 
+@pytest.mark.databases("all")
+def test_a_note_is_restored_however_it_was_archived(agent: Any, clock: FixedClock) -> None:  # M-100, M-133, M-134
+    memory = agent.memory
+    note, other = agent.note("lisbon"), agent.note("porto")
+    memory.delete_note(note.note_id)
+    inspect(memory).write(lambda uow: prune(uow, NOTE, [uow.get(NOTE, other.note_id.bytes)]))
+    assert contents(memory, "lisbon porto") == []
+    for each, action, by in ((note, "delete", "admin:owner"), (other, "archive", "system:retention")):
+        clock.advance(us=1)
+        restored = memory.restore_note(each.note_id)
+        assert memory.restore_note(each.note_id) == restored == memory.get(each.note_id)
+        assert same(restored, each)
+        assert restored.content in contents(memory, each.content)
+        log = [(event.payload["action"], event.principal) for event in audits(memory, each.note_id)]
+        assert log == [(action, by), ("restore", "admin:owner")]
+        archived, back = (event.payload["changes"]["archived_at"] for event in audits(memory, each.note_id))
+        assert (archived[0], back) == (None, [archived[1], None])
+        assert memory.undo_note(each.note_id).archived_at is not None, "the restoring is taken back"
+    memory.flush()
+    with memory.transaction():
+        added = agent.note("braga")
+        memory.delete_note(added.note_id)
+        memory.restore_note(added.note_id)
+    assert contents(memory, "braga") == ["braga"]
+    assert memory.storage.usages.get(other.note_id).access_count == 3, "restored twice, and read"
+    with pytest.raises(Conflict, match="version is"):
+        memory.restore_note(note.note_id, version=1)
+    with pytest.raises(NotFound):
+        memory.restore_note(agent.scope_id)
+    again = agent.note("porto")
+    with pytest.raises(Conflict, match="says the same"):
+        memory.restore_note(other.note_id)
+    memory.storage.notes.update(other.note_id, superseded_by=again.note_id)
+    with pytest.raises(Conflict, match="merged into"):
+        memory.restore_note(other.note_id)
+    assert memory.admin.verify() == []
+
+
+def test_a_statement_that_comes_again_is_logged_as_merged(agent: Any) -> None:
+    note = agent.note("one")
+    assert agent.note("one", source_trajectory_ids=[agent.trajectory_id]).note_id == note.note_id
+    (merged,) = audits(agent.memory, note.note_id)
+    assert (merged.payload["action"], merged.principal) == ("merge", "admin:owner")
+    assert merged.payload["changes"] == {"source_trajectory_ids": [[], [str(agent.trajectory_id)]]}
+    with pytest.raises(Conflict, match="no correction"):
+        agent.memory.undo_note(note.note_id)
+
+
 # --- who may -------------------------------------------------------------------------------------
 
 
@@ -192,6 +243,7 @@ def test_only_the_author_or_an_admin_corrects(agent: Any) -> None:
         lambda: critic.end_note(note.note_id),
         lambda: critic.delete_note(note.note_id),
         lambda: critic.undo_note(note.note_id),
+        lambda: critic.restore_note(note.note_id),
     ):
         with pytest.raises(PermissionDenied):
             call()

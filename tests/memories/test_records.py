@@ -59,7 +59,7 @@ def kept(backend: Any) -> Any:
 
 def test_a_record_is_stored_and_read_as_it_was_said(kept: Any) -> None:  # C-130, C-132
     told: list[Any] = []
-    kept.events.subscribe(lambda event: told.append((event.event_type, event.subject_id, event.payload["memory"])))
+    kept.events.subscribe(lambda event: told.append((event.event_type, event.subject_id, event.payload.get("memory"))))
     facts = kept.records("fact")
     made = facts.insert(
         {"subject": "Ada", "kind": "claim", "about": {"a": (1, None, [True]), "é": -0.5}},
@@ -95,8 +95,15 @@ def test_a_record_is_stored_and_read_as_it_was_said(kept: Any) -> None:  # C-130
             call(made.record_id)
     kept.flush()
     names = ["insert", "update", "archive", "delete"]
-    assert told == [(f"memory_{name}", made.record_id, "fact") for name in names]  # C-242
-    logged = [event for event in kept.storage.events.all() if event.event_type.startswith("memory_")]
+    assert [each for each in told if each[2]] == [(f"memory_{name}", made.record_id, "fact") for name in names]  # C-242
+    audited = kept.storage.events.list_audit_by_subject(made.record_id)  # M-133, M-134
+    assert [(event.payload["action"], event.principal) for event in audited] == [
+        (name, "admin:owner") for name in names[1:]
+    ]
+    written = audited[0].payload["changes"]
+    assert written == {"score": [0.5, None], "content": ["wrote the first program", "an algorithm"]}
+    assert set(audited[1].payload["changes"]) == {"archived_at"}
+    logged = [event for event in kept.storage.events.all() if event.family == "trace"]
     assert [(event.event_type, event.subject_type) for event in logged] == [
         (f"memory_{name}", "memory_fact") for name in names
     ]
