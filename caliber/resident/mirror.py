@@ -465,10 +465,10 @@ class RelationSnapshot:
         """Return one row with None in place of its text: cheaper, when the text is not needed."""
         return self.generation.row(number, text=False)
 
-    def packed_values(self, column: str, numbers: Sequence[int]) -> list[Any]:
-        """Return the values of rows in a packed column, as the driver stores them."""
-        place = self.layout.codec.index(column)
-        return [marshal.loads(row)[place] for row in self.generation.packed.take(numbers)]
+    def packed_values(self, column: str, numbers: Sequence[int], needle: bytes = b"") -> list[Any]:
+        """Return the values of rows in a packed column, as the driver stores them; None for rows without a needle."""
+        place, rows = self.layout.codec.index(column), self.generation.packed.take(numbers)
+        return [marshal.loads(row)[place] if needle in row else None for row in rows]
 
     def stored(self, column: Column, numbers: Sequence[int]) -> list[Any]:
         """Return the values of rows in a column that is not that of texts, as the driver stores them."""

@@ -33,7 +33,7 @@ from caliber.model.lazy_dataclass import dataclass
 from caliber.model.process.interpreter import renew_in_child
 from caliber.model.time import to_us
 from caliber.resident.mirror import TEXTS_AT_ONCE, Generation, RelationSnapshot
-from caliber.schema.json_patterns import fitting
+from caliber.schema.json_patterns import fitting, needle_of
 from caliber.schema.predicate import (
     RANGES,
     All,
@@ -130,7 +130,8 @@ class _Asking:
 
     def _cost(self, predicate: Predicate) -> int:
         if isinstance(predicate, Comparison):
-            return _COSTS[self._layout.residences[predicate.column]] + (predicate.operator is Operator.MATCHES)
+            each = predicate.operator is Operator.FITS and not needle_of(self._value(predicate))
+            return _COSTS[self._layout.residences[predicate.column]] + (each or predicate.operator is Operator.MATCHES)
         if isinstance(predicate, OneOf):
             return _COSTS[self._layout.residences[predicate.column]]
         return max(map(self._cost, predicate.conditions))
@@ -284,7 +285,8 @@ class _Asking:
         if grouped and isinstance(value, uuid.UUID) and comparison.operator is Operator.EQUAL:
             return wanted & self._chosen(snapshot.group(column.name, value.bytes))
         rows = np.flatnonzero(wanted)
-        stored = snapshot.packed_values(column.name, rows.tolist())
+        needle = needle_of(value) if comparison.operator is Operator.FITS else b""
+        stored = snapshot.packed_values(column.name, rows.tolist(), needle)
         return self._chosen(rows, self._verdicts(comparison, column, stored))
 
     def _verdicts(self, comparison: Comparison, column: Column, stored: Sequence[Any]) -> list[bool]:

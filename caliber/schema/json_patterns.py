@@ -21,6 +21,24 @@ def fitting(pattern: str) -> Test:
     return _test(json.loads(pattern))
 
 
+@functools.lru_cache(maxsize=256)
+def needle_of(pattern: str) -> bytes:
+    """Return bytes that are part of the JSON of every value that fits a pattern: its longest text or whole number."""
+    return max(_needles(json.loads(pattern)), key=len, default=b"")
+
+
+def _needles(wanted: Any) -> Iterator[bytes]:
+    if isinstance(wanted, dict):
+        wanted = [wanted.get("$eq")] if any(map(_is_operator, wanted)) else list(wanted.values())
+    if isinstance(wanted, list):
+        for inner in wanted:
+            yield from _needles(inner)
+    elif isinstance(wanted, str) and json.dumps(wanted) == f'"{wanted}"':  # spelt in one way
+        yield f'"{wanted}"'.encode()
+    elif type(wanted) is int and 1 < abs(wanted) < 10**15:  # 1 is true as well; a larger float has an exponent
+        yield str(wanted).encode()
+
+
 def unknown_operators(pattern: Any) -> Iterator[str]:
     """Yield the names in a pattern that look like an operator, and are none or stand beside members."""
     if isinstance(pattern, dict):
@@ -68,7 +86,7 @@ def _members(tests: Sequence[tuple[str, Test]]) -> Test:
 
 def _ordered(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
     def holds(value: Any, other: Any) -> bool:
-        if isinstance(value, int | float) and isinstance(other, int | float):
+        if isinstance(value, (int, float)) and isinstance(other, (int, float)):  # a union is slower
             return compare(value, other)
         try:
             return compare(float(value), float(other))

@@ -21,7 +21,8 @@ ITEM: dict[str, Any] = {
     "fields": [{"name": "name", "type": "text"}, {"name": "value", "type": "json"},
                {"name": "more", "type": "json", "optional": True}],
 }  # fmt: skip
-scalars = st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from([0.5, -0.5, 1.0, "", "a", "b", "2", "é"])
+scalars = st.none() | st.booleans() | st.integers(-3, 3)
+scalars |= st.sampled_from([0.5, -0.5, 1.0, 20, 20.0, 10**16, 1e16, "", "a", "b", "2", "é", 'a"', "a\n"])
 values = st.recursive(
     scalars,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["a", "b", "c d"]), inner, max_size=3),
