@@ -5,7 +5,6 @@ Source: docs/memories.md.
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Mapping
 from datetime import datetime
@@ -16,6 +15,7 @@ from caliber.model.errors import InvalidValue, RequiredFieldMissing
 from caliber.model.references import id_of_key
 from caliber.model.time import to_us
 from caliber.schema.memories import MemoryBinding
+from caliber.storage.compile.codec import dump_json
 
 
 def key_of(memory: MemoryBinding, values: Mapping[str, Any], within: str = "") -> uuid.UUID:
@@ -25,7 +25,7 @@ def key_of(memory: MemoryBinding, values: Mapping[str, Any], within: str = "") -
     """
     names = key_fields(memory)
     parts = [memory.type.name, *(_plain(values[name], f"{within}{name}") for name in names)]
-    return id_of_key(json.dumps(parts, ensure_ascii=False, separators=(",", ":")))
+    return id_of_key(dump_json(parts))
 
 
 def key_fields(memory: MemoryBinding) -> tuple[str, ...]:

@@ -61,7 +61,7 @@ class Records(RecordWriter):
             "idempotency_key": idempotency_key,
         }
         merged = _merged(arguments.as_mapping(record, "record"), fields)
-        return self._store([self._new(merged, places)], guard)[0]
+        return self._store(self._checked([merged], places, ""), guard)[0]
 
     def insert_many(
         self,
@@ -241,15 +241,13 @@ class Records(RecordWriter):
 
         def work(uow: UnitOfWork) -> int:
             uow.guard(guard, self._principal)
-            asked = variables(self._principal, uow.now_us)
-            found = [
-                record
-                for record in uow.listed(self._relation, listing, asked)
-                if readers.allows_entity(self._relation, record)
-            ]
-            for record in found:
-                self._readers.require_write(self._relation, codec_of(self._relation).encode(record))
-                self._delete(uow, record)
+            asked, relation = variables(self._principal, uow.now_us), self._relation
+            found = [row for row in uow.listed_rows(listing, asked) if readers.allows_row(relation, row)]
+            for row in found:
+                self._readers.require_write(relation, row)
+            uow.delete_rows(relation, found)
+            for row in found if relation.history else ():
+                self._tell(uow, EventType.MEMORY_DELETE, codec_of(relation).decode(row))
             return len(found)
 
         return self._engine.write(work)

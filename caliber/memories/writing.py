@@ -9,11 +9,13 @@ Source: C-130 to C-148; docs/memories.md.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from caliber.access.identities import user_for
 from caliber.access.owners import author_of, default_readers, guest_in, require_own_trust
@@ -34,8 +36,7 @@ from caliber.model.errors import (
     RequiredFieldMissing,
 )
 from caliber.model.events import CorrectionAction, EventType
-from caliber.model.lazy_dataclass import dataclass
-from caliber.model.references import KEY_VERSION, EntityRef, EntityType
+from caliber.model.references import KEY_VERSION, EntityRef, EntityType, uuid_from_bytes
 from caliber.model.time import from_us
 from caliber.model.trajectory import Scope, Session, Trajectory
 from caliber.model.trust import least_trusted
@@ -45,8 +46,8 @@ from caliber.schema.memories import MemoryBinding
 from caliber.schema.memory_types import RetentionKind
 from caliber.schema.relation import ColumnType, Relation, Residence
 from caliber.schema.relations import SCOPE, SESSION, TRAJECTORY
-from caliber.storage.compile.codec import codec_of
-from caliber.storage.compile.derived import completed
+from caliber.storage.compile.codec import Row, codec_of, dump_json
+from caliber.storage.compile.derived import derive, derived_of
 from caliber.storage.write.ending import log_change
 from caliber.storage.write.unit_of_work import UnitOfWork
 
@@ -58,14 +59,15 @@ if TYPE_CHECKING:
 _OWNED = "the owner of a record cannot be changed"
 _FIRST = "another writer put a record at its key first"
 _WORDS = (ColumnType.TEXT, ColumnType.JSON)
+_Place: TypeAlias = Callable[..., dict[str, Any]]
 _PLACES = {"trajectory": "trajectory_id", "scope": "scope_id", "session": "session_id", "parent": "parent_id"}
 
 
-@dataclass(frozen=True, slots=True)
-class _New:
+class _New(NamedTuple):
     """A validated record before it is stored; the records it belongs to may add fields."""
 
-    record: Any
+    record: SimpleNamespace
+    stored: dict[str, Any]
     labelled: bool
     keyed: bool
     text: str
@@ -102,22 +104,35 @@ class RecordWriter(RecordReader[Any]):
         self, records: Iterable[Mapping[str, Any]], places: Mapping[str, Any], within: str = "records[{at}]"
     ) -> list[_New]:
         each = arguments.as_items(records, "records", "a sequence of mappings")
+        placed = {_PLACES.get(name, name): value for name, value in places.items() if value is not None}
+        now = from_us(self._engine.clock.now_us())
+        blank = {
+            **dict.fromkeys(column.name for column in self._relation.columns if column.nullable),
+            "created_at": now,
+            "updated_at": now,
+            "created_by": author_of(self._principal),
+            "trust": self._engine.config.trust.notes,
+            "token_count": 0,
+            "content_hash": b"",
+            "version": 1,
+        }
         new: list[_New] = []
         faults: list[InputError] = []
         for at, record in enumerate(each):
             where = within.format(at=at)
             try:
-                new.append(self._new(arguments.as_mapping(record, where), places, where and f"{where}."))
+                new.append(self._new(arguments.as_mapping(record, where), placed, blank, where and f"{where}."))
             except InputError as error:
                 faults.append(error)
         if faults:
             raise faults[0] if len(faults) == 1 else record_checks.several(faults)
         return new
 
-    def _new(self, fields: Mapping[str, Any], places: Mapping[str, Any], within: str = "") -> _New:
-        """Return a checked record. Raises: InputError kinds."""
-        engine, relation = self._engine, self._relation
-        placed = {_PLACES.get(name, name): value for name, value in places.items() if value is not None}
+    def _new(
+        self, fields: Mapping[str, Any], placed: Mapping[str, Any], blank: Mapping[str, Any], within: str = ""
+    ) -> _New:
+        """Return a checked record; what it does not state is ``blank``. Raises: InputError kinds."""
+        relation = self._relation
         if "parent_id" in placed and not relation.has("parent_id"):
             raise InvalidValue(field=f"{within}parent", reason=f"records of {self._name} belong to no other record")
         clash = next((name for name in placed if fields.get(name) not in (None, placed[name])), None)
@@ -125,18 +140,6 @@ class RecordWriter(RecordReader[Any]):
             raise InvalidValue(field=f"{within}{clash}", reason="is given twice with different values")
         values = record_checks.checked(self._own, {**fields, **placed}, within=within)
         labelled = values.get("trust") is not None
-        now = from_us(engine.clock.now_us())
-        blank = dict.fromkeys(column.name for column in relation.columns if column.nullable)
-        system = {
-            KEY: uuid7(),
-            "created_at": now,
-            "updated_at": now,
-            "created_by": author_of(self._principal),
-            "trust": engine.config.trust.notes,
-            "token_count": 0,
-            "content_hash": b"",
-            "version": 1,
-        }
         present = {name: value for name, value in values.items() if value is not None}
         key = self._own.type.key
         if key:
@@ -147,16 +150,17 @@ class RecordWriter(RecordReader[Any]):
             if "idempotency_key" in present:
                 reason = "is not for records at keys: a key is idempotent itself; leave it out"
                 raise InvalidValue(field=f"{within}idempotency_key", reason=reason)
-            system[KEY] = key_of(self._own, values, within)
+            made = key_of(self._own, values, within)
         elif KEY in present and present[KEY].version == KEY_VERSION:
             raise InvalidValue(field=f"{within}{KEY}", reason="has version 8: such ids follow from keys; take another")
-        record = self._derived(relation.entity(**{**blank, **system, **present}))
+        else:
+            made = uuid7()
+        record = SimpleNamespace(**{**blank, KEY: made, **present})
+        codec = codec_of(relation)
+        stored = dict(zip(codec.names, codec.encode(record), strict=True))
+        stored |= derive(relation, stored, self._engine.estimator)
         self._check_label(record)
-        return _New(record, labelled, KEY in present, self._text(record))
-
-    def _derived(self, record: Any) -> Any:
-        """Return a record with its derived columns."""
-        return completed(self._relation, record, self._engine.estimator)
+        return _New(record, stored, labelled, KEY in present, self._text(record))
 
     def _text(self, record: Any) -> str:
         """Return the text whose vectors are kept."""
@@ -165,7 +169,7 @@ class RecordWriter(RecordReader[Any]):
     def _with_vectors(self, new: Sequence[_New]) -> list[_New]:
         """Prepare vectors where they are committed with their records. Raises: LlmError kinds."""
         made = zip(new, self._embeddings.vectors(self._relation.name, [item.text for item in new]), strict=True)
-        return [item if vectors is None else dataclasses.replace(item, vectors=vectors) for item, vectors in made]
+        return [item if vectors is None else item._replace(vectors=vectors) for item, vectors in made]
 
     def _store(self, new: Sequence[_New], guard: LockToken | None, existing: Existing = Existing.ERROR) -> list[Any]:
         if not new:
@@ -176,11 +180,48 @@ class RecordWriter(RecordReader[Any]):
 
         def work(uow: UnitOfWork) -> list[Any]:
             uow.guard(guard, self._principal)
-            return [self._insert(uow, item, whose, existing) for item in ready]
+            place = functools.cache(functools.partial(self._place, uow, whose))
+            if self._own.type.key:
+                return self._put_all(uow, ready, place, existing)
+            return [self._insert(uow, item, place) for item in ready]
 
         return self._engine.write(work)
 
-    def _insert(self, uow: UnitOfWork, new: _New, whose: EntityRef | None, existing: Existing) -> Any:
+    def _put_all(self, uow: UnitOfWork, items: Sequence[_New], place: _Place, existing: Existing) -> list[Any]:
+        """Return the records at the keys of new ones, in order: those that are not there yet are stored at once."""
+        known = uow.find_all(self._relation, [item.record.record_id.bytes for item in items])
+        new: dict[bytes, tuple[_New, Row, Any]] = {}
+        out = []
+        for item in items:
+            key = item.record.record_id.bytes
+            if key in new:
+                self._insert_all(uow, new)
+            if key in known:
+                how = Existing.REPLACE if self._has_passed(known[key]) else existing
+                known[key] = self._at_key(uow, known[key], item, how)
+            else:
+                row, known[key] = self._made(item, place)
+                new[key] = item, row, known[key]
+            out.append(known[key])
+        self._insert_all(uow, new)
+        return out
+
+    def _insert_all(self, uow: UnitOfWork, new: dict[bytes, tuple[_New, Row, Any]]) -> None:
+        """Store records at keys that none has, and forget them."""
+        if not uow.insert_all(self._relation, [row for _, row, _ in new.values()]):
+            raise Conflict(entity_type=self._name, id=uuid_from_bytes(next(iter(new))), reason=_FIRST, retryable=True)
+        for item, _, record in new.values():
+            attach(uow, self._relation.name, record.record_id, item.text, item.vectors)
+            self._tell(uow, EventType.MEMORY_INSERT, record)
+        new.clear()
+
+    def _made(self, new: _New, place: _Place) -> tuple[Row, Any]:
+        """Return the row of a new record in its place, and the record."""
+        places = place(*map(vars(new.record).get, _PLACES.values()))
+        row = tuple({**new.stored, **places}.values())
+        return row, codec_of(self._relation).decode(row)
+
+    def _insert(self, uow: UnitOfWork, new: _New, place: _Place) -> Any:
         record, relation = new.record, self._relation
         if record.idempotency_key is not None:
             found = uow.find_by(relation, ("idempotency_key",), record.idempotency_key)
@@ -188,25 +229,18 @@ class RecordWriter(RecordReader[Any]):
                 reason = "its idempotency key was used; take another"
                 raise Conflict(entity_type=self._name, id=record.record_id, reason=reason)
             if found is not None:
-                same = found.content_hash == record.content_hash and (not new.labelled or found.trust is record.trust)
-                if not same:
+                same = found.content_hash == new.stored["content_hash"]
+                if not same or (new.labelled and found.trust is not record.trust):
                     raise Conflict(
                         entity_type=self._name,
                         id=found.record_id,
                         reason="its idempotency key was used for other content or trust",
                     )
                 return self._repeated(uow, found)
-        found = uow.find(relation, record.record_id.bytes) if self._own.type.key else None
-        if found is not None:
-            return self._at_key(uow, found, new, Existing.REPLACE if self._has_passed(found) else existing)
-        now = from_us(uow.now_us)
-        record = dataclasses.replace(self._placed(uow, record, whose), created_at=now, updated_at=now)
+        _, record = self._made(new, place)
         if new.keyed and self._is_taken(uow, record.record_id):
             raise Conflict(entity_type=self._name, id=record.record_id, reason="there is a record with this id")
-        if not self._own.type.key:
-            uow.insert(relation, record)
-        elif not uow.insert_new(relation, record):  # another transaction came first, and has ended
-            raise Conflict(entity_type=self._name, id=record.record_id, reason=_FIRST, retryable=True)
+        uow.insert(relation, record)
         attach(uow, relation.name, record.record_id, new.text, new.vectors)
         self._tell(uow, EventType.MEMORY_INSERT, record)
         return record
@@ -222,8 +256,7 @@ class RecordWriter(RecordReader[Any]):
         for name in dict.fromkeys(_PLACES.values()):
             if getattr(record, name, None) not in (None, getattr(found, name, None)):
                 raise InvalidValue(field=name, reason=_OWNED)
-        names = [column.name for column in self._relation.columns if column.declared]
-        values = {name: getattr(record, name) for name in (*names, "occurred_at")}
+        values = {name: getattr(record, name) for name in (*self._own.declared_columns, "occurred_at")}
         if new.labelled:
             values["trust"] = record.trust
         self._readers.require_write(self._relation, codec_of(self._relation).encode(found))
@@ -252,21 +285,24 @@ class RecordWriter(RecordReader[Any]):
 
     # --- where a record belongs ------------------------------------------------------------------
 
-    def _placed(self, uow: UnitOfWork, record: Any, whose: EntityRef | None) -> Any:
-        """Return a record with the ids of everything it belongs to, taken from the records above it, and its readers.
+    def _place(self, uow: UnitOfWork, whose: EntityRef | None, *ids: uuid.UUID | None) -> dict[str, Any]:
+        """Return the ids of everything that a record belongs to, taken from the records above it, and its readers.
+
+        As they are stored, and with its times; ``ids`` are those of ``_PLACES`` that it states.
 
         Raises: NotFound; RequiredFieldMissing, InvalidValue, ConstraintViolation for what its memory asks for.
         """
         memory_type = self._own.type
-        places: dict[str, Any] = {name: getattr(record, name) for name in ("trajectory_id", "scope_id", "session_id")}
+        places: dict[str, Any] = dict(zip(_PLACES.values(), ids, strict=True))
+        parent = places.pop("parent_id")
         readers: tuple[str, ...] | None = None
         if memory_type.parent is not None:
-            if record.parent_id is None:
+            if parent is None:
                 raise RequiredFieldMissing(
                     f"parent is required: records of {memory_type.name} belong to a record of {memory_type.parent}",
                     field="parent",
                 )
-            above, readers = self._above(uow, memory_type.parent, record.parent_id)
+            above, readers = self._above(uow, memory_type.parent, parent)
             self._take(places, above, "parent")
         scope: Scope | None = None
         if places["scope_id"] is not None:
@@ -286,11 +322,11 @@ class RecordWriter(RecordReader[Any]):
             uow.update(TRAJECTORY, dataclasses.replace(trajectory, last_activity_at=from_us(uow.now_us)))
         if readers is None and trajectory is None:
             readers = self._readers_for(session, whose)
-        if (
-            self._relation.rights.readers is not None
-        ):  # not of a memory that is no longer declared, from an earlier store
-            places["visible_to"] = readers
-        return dataclasses.replace(record, **places)
+        stored: dict[str, Any] = {name: None if key is None else key.bytes for name, key in places.items()}
+        stored |= {"created_at": uow.now_us, "updated_at": uow.now_us}
+        if (named := self._relation.rights.readers) is not None:  # not of a memory of an earlier store
+            stored[named] = None if readers is None else dump_json(list(readers))
+        return stored
 
     def _readers_for(self, session: Session | None, whose: EntityRef | None) -> tuple[str, ...] | None:
         """Return the readers of a record without a task: the user of its session, and the one it is inserted for."""
@@ -329,13 +365,18 @@ class RecordWriter(RecordReader[Any]):
     # --- changing --------------------------------------------------------------------------------
     def _change(self, uow: UnitOfWork, record: Any, values: Mapping[str, Any], vectors: Vectors | None) -> Any:
         """Return a record as it is stored with other values, unless these are its own."""
+        relation, old = self._relation, {name: getattr(record, name) for name in record.__slots__}
+        changed = SimpleNamespace(**{**old, **values})
         if "trust" in values:
-            self._check_label(dataclasses.replace(record, trust=values["trust"]))
-        changed = self._relabelled(record, dataclasses.replace(record, **values), values)
-        changed = self._derived(dataclasses.replace(changed, created_by=self._writer(record, changed)))
-        if changed == record:
+            self._check_label(changed)
+        written = self._changed_words(record, changed)
+        if written and "trust" not in values:  # a new text is trusted no more than new records
+            changed.trust = least_trusted(record.trust, self._engine.config.trust.notes)
+        changed.created_by = self._writer(record, written)
+        vars(changed).update(derived_of(relation, changed, self._engine.estimator, relation.derived or ()))
+        if vars(changed) == old:
             return record
-        stored = uow.update(self._relation, dataclasses.replace(changed, updated_at=from_us(uow.now_us)))
+        stored = uow.update(relation, relation.entity(**{**vars(changed), "updated_at": from_us(uow.now_us)}))
         if self._text(record) != self._text(changed):
             attach(uow, self._relation.name, record.record_id, self._text(changed), vectors)
         log_change(uow, self._relation, record, stored, CorrectionAction.UPDATE, self._principal)
@@ -347,24 +388,18 @@ class RecordWriter(RecordReader[Any]):
         if self._principal.is_user:
             require_own_trust(self._principal.label, record.trust, self._engine.config.trust.notes)
 
-    def _relabelled(self, record: Any, changed: Any, values: Mapping[str, Any]) -> Any:
-        """Return a changed record; a new text without a stated label is trusted no more than new records."""
-        if "trust" in values or not self._changed_words(record, changed):
-            return changed
-        return dataclasses.replace(changed, trust=least_trusted(record.trust, self._engine.config.trust.notes))
-
     def _changed_words(self, record: Any, changed: Any) -> list[str]:
         """Return the declared columns of words that differ between two versions of a record."""
         columns = [column.name for column in self._relation.columns if column.declared and column.type in _WORDS]
         return [name for name in columns if getattr(record, name) != getattr(changed, name)]
 
-    def _writer(self, record: Any, changed: Any) -> str | None:
-        """Return ``created_by`` of a changed record, so that no words of a guest stay once the guest is forgotten.
+    def _writer(self, record: Any, written: Sequence[str]) -> str | None:
+        """Return ``created_by`` of a record whose words in some columns are new, so that no words of a guest stay once
+        the guest is forgotten.
 
         A principal that replaces all words of a record is its new author, a guest also one that replaces some of them.
         Names by which records are looked up, and fields of a key, are no words.
         """
-        written = self._changed_words(record, changed)
         if not written:
             return record.created_by  # type: ignore[no-any-return]
         kept = [

@@ -344,6 +344,7 @@ def _relation_of(memory: MemoryType, code: int, plural: str) -> Relation:
         links=Links(),
         rights=Rights(task="trajectory_id", readers="visible_to"),
         trust=Trust("trust"),
+        by_id=True,
         exported=Exported.RECORDS,
         ordinal=True,
         versioned=True,

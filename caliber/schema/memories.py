@@ -42,7 +42,8 @@ class MemoryBinding:
     def column(self, name: str) -> Column | None:
         """Return the column of a field, or None if there is none."""
         column_name = self.names.get(name, name)
-        return next((column for column in self._columns if column.name == column_name), None)
+        column = self.relation.column(column_name) if self.relation.has(column_name) else None
+        return column if column is not None and _is_field(column) else None
 
     @property
     def embedded(self) -> str | None:
@@ -58,11 +59,12 @@ class MemoryBinding:
     @property
     def fields(self) -> tuple[str, ...]:
         """Every name by which a field can be called."""
-        return (*(column.name for column in self._columns), *self.names, *self.vectors)
+        return (*(column.name for column in self.relation.columns if _is_field(column)), *self.names, *self.vectors)
 
-    @property
-    def _columns(self) -> list[Column]:
-        return [each for each in self.relation.columns if each.declared or each.residence is not Residence.STORED]
+
+def _is_field(column: Column) -> bool:
+    """Return whether a column has a name in filters and records: what the store keeps for itself has none."""
+    return column.declared or column.residence is not Residence.STORED
 
 
 @functools.lru_cache(maxsize=64)

@@ -75,7 +75,8 @@ def facets(own: Any, sync: Any) -> Iterator[tuple[Any, Any]]:
 
 def members(kind: type) -> list[str]:
     """Return the public functions and properties of a class; class methods make objects, and are no part of one."""
-    there = ((name, inspect.getattr_static(kind, name)) for name in dir(kind) if not name.startswith("_") and name != "aio")
+    names = (name for name in dir(kind) if not name.startswith("_") and name != "aio")
+    there = ((name, inspect.getattr_static(kind, name)) for name in names)
     return [name for name, value in there if inspect.isfunction(value) or isinstance(value, property)]
 
 

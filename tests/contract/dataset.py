@@ -22,10 +22,12 @@ from caliber.schema.relations import (
     CONTENT_VERSION,
     CONTEXT_WINDOW,
     DELEGATION,
+    EDGE,
     EMBEDDING,
     EMBEDDING_CACHE,
     EMBEDDING_SPACE,
     EVENT,
+    GRANT,
     HANDOFF,
     LOCK,
     LOCK_WAITER,
@@ -38,7 +40,7 @@ from caliber.schema.relations import (
     USAGE,
     WORKSPACE_VALUE,
 )
-from caliber.storage.compile.codec import Row, codec_of
+from caliber.storage.compile.codec import Row, codec_of, dump_json
 from contract.entities import plain
 
 
@@ -54,6 +56,16 @@ EMPTY = uid(91)
 
 LAST: Final = 2**62
 """Beyond every ordinal."""
+
+
+def note(number: int) -> EntityRef:
+    """Return a note by the number of its id."""
+    return EntityRef(EntityType.NOTE, uid(number))
+
+
+def listed(*numbers: int) -> str:
+    """Return ids as statements take several."""
+    return dump_json([uid(number).hex for number in numbers])
 
 
 class At(NamedTuple):
@@ -152,6 +164,11 @@ def dataset() -> list[tuple[Relation, Any]]:
         (WORKSPACE_VALUE, plain(WORKSPACE_VALUE, value_id=uid(102), key="a/two", deleted_at=from_us(1))),
         (WORKSPACE_VALUE, plain(WORKSPACE_VALUE, value_id=uid(103), key="b/one")),
         (WORKSPACE_VALUE, plain(WORKSPACE_VALUE, value_id=uid(104), key="a%")),
+        (EDGE, plain(EDGE, edge_id=uid(111), source=note(41), target=note(42))),
+        (EDGE, plain(EDGE, edge_id=uid(112), source=note(43), target=note(41), removed_at=from_us(1))),
+        (EDGE, plain(EDGE, edge_id=uid(113), source=note(42), target=note(43))),
+        (GRANT, plain(GRANT, grant_id=uid(121), on=note(41))),
+        (GRANT, plain(GRANT, grant_id=uid(122), on=note(42))),
     ]  # fmt: skip
 
 
@@ -165,7 +182,7 @@ def argument(name: str) -> Any:
     """Return something that a statement's parameter of this name can be."""
     if name == "ordinals":
         return "[1]"
-    if name in ("message_ids", "agent_ids"):
+    if name in ("message_ids", "agent_ids", "record_ids"):
         return f'["{uid(1).hex}"]'
     if name in ("kinds", "resources"):
         return '["r"]'
@@ -278,6 +295,11 @@ READS: Final[list[tuple[str, tuple[Any, ...], Callable[[list[Row]], Any], Any]]]
     ("workspace_value.by_prefix", ("A/",), lambda rows: ids(WORKSPACE_VALUE, rows), []),
     ("workspace_value.by_prefix", ("a/one more",), lambda rows: ids(WORKSPACE_VALUE, rows), []),
     ("workspace_value.by_key", ("a/one",), lambda rows: ids(WORKSPACE_VALUE, rows), [101]),
+    ("edge.of_records", (listed(41),), lambda rows: ids(EDGE, rows), [111, 112]),
+    ("edge.of_records", (listed(41, 42),), lambda rows: ids(EDGE, rows), [111, 112, 113]),
+    ("edge.of_records", (listed(44),), lambda rows: ids(EDGE, rows), []),
+    ("access_grant.of_records", (listed(41, 44),), lambda rows: ids(GRANT, rows), [121]),
+    ("access_grant.of_records", (listed(41, 42),), lambda rows: ids(GRANT, rows), [121, 122]),
     ("content.at", ("note", 1, 1), lambda rows: rows, [("v2",)]),
     ("content.at", ("note", 1, 2), lambda rows: rows, [("v2",)]),
     ("content.at", ("note", 1, 3), lambda rows: rows, [("v5",)]),

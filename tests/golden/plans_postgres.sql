@@ -94,6 +94,10 @@ SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_numb
 --   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, thinking, is_error, model_id, idempotency_key, rolled_back_at, raw_form, author_id, utc_offset_s, version
 SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "thinking", "is_error", "model_id", "idempotency_key", "rolled_back_at", "raw_form", "author_id", "utc_offset_s", "version" FROM "tenant_a"."turn" WHERE "turn_id" IN (SELECT member::UUID FROM jsonb_array_elements_text($1::jsonb) AS list (member));
 
+-- turn.delete_many
+--   takes: ids
+DELETE FROM "tenant_a"."turn" WHERE "turn_id" IN (SELECT member::UUID FROM jsonb_array_elements_text($1::jsonb) AS list (member));
+
 -- turn.lock
 --   takes: turn_id
 --   gives: found
@@ -254,6 +258,10 @@ SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "
 --   takes: ids
 --   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, trust, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, author_id, version
 SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "trust", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "author_id", "version" FROM "tenant_a"."artifact" WHERE "artifact_id" IN (SELECT member::UUID FROM jsonb_array_elements_text($1::jsonb) AS list (member));
+
+-- artifact.delete_many
+--   takes: ids
+DELETE FROM "tenant_a"."artifact" WHERE "artifact_id" IN (SELECT member::UUID FROM jsonb_array_elements_text($1::jsonb) AS list (member));
 
 -- artifact.lock
 --   takes: artifact_id
@@ -444,6 +452,10 @@ SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "c
 --   takes: ids
 --   gives: ordinal, note_id, entity, entity_type, note_type, content, content_hash, fingerprint, confidence, trust, token_count, created_at, updated_at, importance, base_importance, valid_from, valid_until, source_trajectory_ids, occurred_at, namespace, tags, visible_to, created_by, superseded_by, archived_at, idempotency_key, version
 SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "content_hash", "fingerprint", "confidence", "trust", "token_count", "created_at", "updated_at", "importance", "base_importance", "valid_from", "valid_until", "source_trajectory_ids", "occurred_at", "namespace", "tags", "visible_to", "created_by", "superseded_by", "archived_at", "idempotency_key", "version" FROM "tenant_a"."note" WHERE "note_id" IN (SELECT member::UUID FROM jsonb_array_elements_text($1::jsonb) AS list (member));
+
+-- note.delete_many
+--   takes: ids
+DELETE FROM "tenant_a"."note" WHERE "note_id" IN (SELECT member::UUID FROM jsonb_array_elements_text($1::jsonb) AS list (member));
 
 -- note.lock
 --   takes: note_id
@@ -712,6 +724,11 @@ SELECT 1 FROM "tenant_a"."change" WHERE "sequence" = $1 FOR UPDATE;
 
 -- ===== irregular
 
+-- access_grant.of_records
+--   takes: record_ids
+--   gives: ordinal, grant_id, to_type, to_id, on_type, on_id, right, granted_by, until, revoked_at, created_at, updated_at, version
+SELECT "ordinal", "grant_id", "to_type", "to_id", "on_type", "on_id", "right", "granted_by", "until", "revoked_at", "created_at", "updated_at", "version" FROM "tenant_a"."access_grant" WHERE on_id IN (SELECT member::UUID FROM jsonb_array_elements_text($1::jsonb) AS list (member)) ORDER BY ordinal;
+
 -- access_grant.reserve
 --   takes: count
 --   gives: ordinal
@@ -827,6 +844,11 @@ DELETE FROM "tenant_a"."delegation" WHERE "delegation_id" = ANY(ARRAY(SELECT "de
 --   takes: count
 --   gives: ordinal
 SELECT nextval('"tenant_a"."delegation_ordinal_seq"'::regclass) FROM generate_series(1, $1::bigint);
+
+-- edge.of_records
+--   takes: record_ids
+--   gives: ordinal, edge_id, source_type, source_id, target_type, target_id, relation, weight, base_weight, created_at, auto_linked, user_created, last_traversed_at, removed_at, version
+SELECT "ordinal", "edge_id", "source_type", "source_id", "target_type", "target_id", "relation", "weight", "base_weight", "created_at", "auto_linked", "user_created", "last_traversed_at", "removed_at", "version" FROM "tenant_a"."edge" WHERE source_id IN (SELECT member::UUID FROM jsonb_array_elements_text($1::jsonb) AS list (member)) UNION SELECT "ordinal", "edge_id", "source_type", "source_id", "target_type", "target_id", "relation", "weight", "base_weight", "created_at", "auto_linked", "user_created", "last_traversed_at", "removed_at", "version" FROM "tenant_a"."edge" WHERE target_id IN (SELECT member::UUID FROM jsonb_array_elements_text($1::jsonb) AS list (member)) ORDER BY ordinal;
 
 -- edge.reserve
 --   takes: count

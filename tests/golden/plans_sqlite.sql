@@ -86,6 +86,10 @@ SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_numb
 --   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, thinking, is_error, model_id, idempotency_key, rolled_back_at, raw_form, author_id, utc_offset_s, version
 SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "thinking", "is_error", "model_id", "idempotency_key", "rolled_back_at", "raw_form", "author_id", "utc_offset_s", "version" FROM "turn" WHERE "turn_id" IN (SELECT unhex(value) FROM json_each(?1));
 
+-- turn.delete_many
+--   takes: ids
+DELETE FROM "turn" WHERE "turn_id" IN (SELECT unhex(value) FROM json_each(?1));
+
 -- turn.list_by_scope
 --   takes: scope_id
 --   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, thinking, is_error, model_id, idempotency_key, rolled_back_at, raw_form, author_id, utc_offset_s, version
@@ -235,6 +239,10 @@ SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "
 --   takes: ids
 --   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, trust, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, author_id, version
 SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "trust", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "author_id", "version" FROM "artifact" WHERE "artifact_id" IN (SELECT unhex(value) FROM json_each(?1));
+
+-- artifact.delete_many
+--   takes: ids
+DELETE FROM "artifact" WHERE "artifact_id" IN (SELECT unhex(value) FROM json_each(?1));
 
 -- artifact.list_by_trajectory
 --   takes: trajectory_id
@@ -414,6 +422,10 @@ SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "c
 --   takes: ids
 --   gives: ordinal, note_id, entity, entity_type, note_type, content, content_hash, fingerprint, confidence, trust, token_count, created_at, updated_at, importance, base_importance, valid_from, valid_until, source_trajectory_ids, occurred_at, namespace, tags, visible_to, created_by, superseded_by, archived_at, idempotency_key, version
 SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "content_hash", "fingerprint", "confidence", "trust", "token_count", "created_at", "updated_at", "importance", "base_importance", "valid_from", "valid_until", "source_trajectory_ids", "occurred_at", "namespace", "tags", "visible_to", "created_by", "superseded_by", "archived_at", "idempotency_key", "version" FROM "note" WHERE "note_id" IN (SELECT unhex(value) FROM json_each(?1));
+
+-- note.delete_many
+--   takes: ids
+DELETE FROM "note" WHERE "note_id" IN (SELECT unhex(value) FROM json_each(?1));
 
 -- note.find_by_entity
 --   takes: entity, entity_type
@@ -644,6 +656,11 @@ SELECT "sequence", "writer", "entries", "created_at" FROM "change" WHERE "sequen
 
 -- ===== irregular
 
+-- access_grant.of_records
+--   takes: record_ids
+--   gives: ordinal, grant_id, to_type, to_id, on_type, on_id, right, granted_by, until, revoked_at, created_at, updated_at, version
+SELECT "ordinal", "grant_id", "to_type", "to_id", "on_type", "on_id", "right", "granted_by", "until", "revoked_at", "created_at", "updated_at", "version" FROM "access_grant" WHERE on_id IN (SELECT unhex(value) FROM json_each(?1)) ORDER BY ordinal;
+
 -- agent.renew
 --   takes: agent_ids, now
 --   gives: ordinal, agent_id, name, agent_type, capabilities, role, memory_access, status, lifecycle, can_delegate_to, reports_to, created_at, updated_at, last_heartbeat, description, version
@@ -709,6 +726,11 @@ SELECT "ordinal", "delegation_id", "delegator_agent_id", "task_description", "pa
 -- delegation.prune
 --   takes: ended_before, limit
 DELETE FROM "delegation" WHERE "delegation_id" IN (SELECT "delegation_id" FROM "delegation" WHERE "completed_at" IS NOT NULL AND "completed_at" < ?1 AND "status" NOT IN ('accepted', 'in_progress', 'pending') ORDER BY "completed_at", "delegation_id" LIMIT ?2);
+
+-- edge.of_records
+--   takes: record_ids
+--   gives: ordinal, edge_id, source_type, source_id, target_type, target_id, relation, weight, base_weight, created_at, auto_linked, user_created, last_traversed_at, removed_at, version
+SELECT "ordinal", "edge_id", "source_type", "source_id", "target_type", "target_id", "relation", "weight", "base_weight", "created_at", "auto_linked", "user_created", "last_traversed_at", "removed_at", "version" FROM "edge" WHERE source_id IN (SELECT unhex(value) FROM json_each(?1)) UNION SELECT "ordinal", "edge_id", "source_type", "source_id", "target_type", "target_id", "relation", "weight", "base_weight", "created_at", "auto_linked", "user_created", "last_traversed_at", "removed_at", "version" FROM "edge" WHERE target_id IN (SELECT unhex(value) FROM json_each(?1)) ORDER BY ordinal;
 
 -- embedding.drop_many
 --   takes: ordinals

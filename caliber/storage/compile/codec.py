@@ -75,6 +75,7 @@ class Codec:
     def __init__(self, relation: Relation) -> None:
         self.relation = relation
         self.names = ("ordinal",) * relation.ordinal + tuple(column.name for column in relation.columns)
+        self._places = {name: place for place, name in enumerate(self.names)}
         self.key_places = tuple(map(self.names.index, relation.key))
         self.version_place = self.names.index("version") if relation.has("version") else -1
         """The place of a row's version, or -1."""
@@ -90,7 +91,7 @@ class Codec:
 
     def index(self, column: str) -> int:
         """Return the place of a column in a row."""
-        return self.names.index(column)
+        return self._places[column]
 
     def key_of(self, row: Row) -> tuple[Any, ...]:
         """Return the key of a row as the driver takes it."""

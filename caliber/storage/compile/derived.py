@@ -53,6 +53,14 @@ def derived_value(relation: Relation, column: str, estimator: Estimator | None, 
     raise KeyError(column)
 
 
+def derived_of(
+    relation: Relation, record: Any, estimator: Estimator | None, rules: Iterable[Derived]
+) -> dict[str, Any]:
+    """Return the columns that rules derive from a record, or from an object with its attributes."""
+    codec = codec_of(relation)
+    return derive(relation, dict(zip(codec.names, codec.encode(record), strict=True)), estimator, rules)
+
+
 def completed(relation: Relation, record: Any, estimator: Estimator | None, changed: Set[str] | None = None) -> Any:
     """Return a record with its derived columns; with ``changed`` only those that depend on changed columns."""
     rules = relation.derived or ()
@@ -60,7 +68,7 @@ def completed(relation: Relation, record: Any, estimator: Estimator | None, chan
         rules = tuple(rule for rule in rules if not changed.isdisjoint(rule.sources))
     if not rules:
         return record
-    return dataclasses.replace(record, **derive(relation, _stored(relation, record), estimator, rules))
+    return dataclasses.replace(record, **derived_of(relation, record, estimator, rules))
 
 
 def wrong_hash(relation: Relation, stored: Mapping[str, Any], kind: type[Derived] = Derived) -> Derived | None:
@@ -80,11 +88,6 @@ def reason_of(relation: Relation, rule: Derived) -> str:
     return (
         f"not the SHA-256 of {rule.of[0]}" if isinstance(rule, Sha256) else f"not that of what the {relation.name} says"
     )
-
-
-def _stored(relation: Relation, record: Any) -> dict[str, Any]:
-    codec = codec_of(relation)
-    return dict(zip(codec.names, codec.encode(record), strict=True))
 
 
 def _sha256(rule: Derived, stored: Mapping[str, Any], _: Estimator | None) -> bytes | None:

@@ -149,6 +149,7 @@ class RelationPlans:
     page: Plan
     get_many: Plan | None
     find_many: Plan | None
+    delete_many: Plan | None
     lock: Plan | None = None
     """Keeps others from writing a row until the transaction ends, where a database lets them."""
     lists: dict[str, Plan] = field(default_factory=dict)
@@ -431,10 +432,11 @@ def compile_relation(relation: Relation, dialect: Dialect) -> RelationPlans:
     if relation.ordinal:
         among = f"{quote('ordinal')} IN ({dialect.in_integers(1)})"
         get_many = Plan(f"{relation.name}.get_many", f"{select}{among}", ("ordinals",), names)
-    find_many = None
+    find_many = delete_many = None
     if relation.by_id:
         among = dialect.one_of(relation.column(relation.key[0]), key_names, dialect.list_placeholder(1))
         find_many = Plan(f"{relation.name}.find_many", f"{select}{among}", ("ids",), names)
+        delete_many = Plan(f"{relation.name}.delete_many", f"DELETE FROM {table} WHERE {among}", ("ids",))
     lock = None
     if dialect.row_lock:
         sql = f"SELECT 1 FROM {table} WHERE {key_where}{dialect.row_lock}"
@@ -470,6 +472,7 @@ def compile_relation(relation: Relation, dialect: Dialect) -> RelationPlans:
         ),
         get_many=get_many,
         find_many=find_many,
+        delete_many=delete_many,
         lock=lock,
         lists={path.name: _list_plan(relation, path, codec, dialect) for path in relation.paths},
         counts={path.name: _count_plan(relation, path, dialect) for path in relation.paths},

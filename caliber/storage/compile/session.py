@@ -27,6 +27,10 @@ class StatementSession(Protocol):
         """Run plans one after the other and return the rows of each; a server gets all of them in one go."""
         ...
 
+    def run_many(self, plan: Plan, parameters: Sequence[Sequence[Any]]) -> list[Row]:
+        """Run a plan once for each of several parameters, and return the rows of all."""
+        ...
+
     def insert(self, plan: Plan, row: Row) -> list[Row]:
         """Run a plan that inserts one row and return the row's ordinal, where it has one.
 

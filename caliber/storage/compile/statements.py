@@ -55,6 +55,8 @@ IRREGULAR: dict[str, Irregular] = {
     "event.drop_trace": Irregular(("trajectory_id",)),
     "embedding_cache.prune": Irregular(("older_than",)),
     "embedding_cache.drop_some": Irregular(("model_id", "dimensions", "limit")),
+    "edge.of_records": Irregular(("record_ids",), rows_of="edge"),
+    "access_grant.of_records": Irregular(("record_ids",), rows_of="access_grant"),
     "embedding.drop_owner": Irregular(("owner_id",), rows_of="embedding"),
     "embedding.drop_many": Irregular(("ordinals",), rows_of="embedding"),
     "embedding.drop_some": Irregular(("space_id", "limit")),

@@ -18,7 +18,9 @@ from caliber.schema.relations import (
     AGENT,
     BY_NAME,
     DELEGATION,
+    EDGE,
     ERASURE,
+    GRANT,
     HANDOFF,
     JOB,
     RELATIONS,
@@ -142,6 +144,10 @@ def core_statements(dialect: Dialect) -> dict[str, str]:
     """Return the text of each statement, by its name in ``IRREGULAR``."""
     words = words_of(dialect)
     core = {name: text.format_map(words) for name, text in _TEXTS.items()}
+    for relation, ends in ((EDGE, ("source_id", "target_id")), (GRANT, ("on_id",))):
+        ids = [dialect.one_of(relation.column(end), end, dialect.list_placeholder(1)) for end in ends]
+        found = (f"SELECT {words[f'{relation.name}_row']} FROM {words[relation.name]} WHERE {each}" for each in ids)
+        core[f"{relation.name}.of_records"] = f"{' UNION '.join(found)} ORDER BY ordinal"
     return core | _trust_statements(dialect) | _team_statements(dialect) | _job_statements(dialect)
 
 

@@ -13,11 +13,12 @@ from typing import Any, Final, Protocol
 
 from caliber.model.errors import ConstraintViolation, NotFound
 from caliber.model.lazy_dataclass import dataclass
+from caliber.model.references import KEY_VERSION
 from caliber.model.trust import TrustLabel
 from caliber.schema.relation import Relation
 from caliber.schema.relations import BY_NAME, CONTENT_VERSION, EDGE, EMBEDDING, GRANT, RELATIONS
 from caliber.schema.traits import Block
-from caliber.storage.compile.codec import Row, codec_of
+from caliber.storage.compile.codec import Row, codec_of, dump_json
 from caliber.storage.compile.derived import pack_content
 from caliber.storage.compile.plan import RelationPlans
 
@@ -38,10 +39,6 @@ class Writing(Protocol):
 
     def select_entities(self, relation: Relation, statement: str, *parameters: Any) -> list[Any]:
         """Return whole records by an irregular statement."""
-        ...
-
-    def select_path(self, relation: Relation, path: str, *values: Any) -> list[Any]:
-        """Return whole records by an access path."""
         ...
 
     def insert_row(self, relation: Relation, row: Row) -> None:
@@ -200,12 +197,12 @@ def _replaced(uow: Writing, plans: RelationPlans, old: Row, new: Row | None) -> 
         uow.insert_row(CONTENT_VERSION, (relation.name, old[0], version, owner, body, uow.now_us, trajectory, author))
 
 
-def drop_references(uow: Writing, key: bytes) -> None:
-    """Delete the links and grants of a record whose id may be given again, as it follows from a key."""
-    for relation, paths in ((EDGE, ("list_by_source", "list_by_target")), (GRANT, ("list_by_record",))):
-        for path in paths:
-            for entity in uow.select_path(relation, path, key):
-                uow.delete(relation, entity)
+def drop_references(uow: Writing, relation: Relation, keys: Sequence[bytes]) -> None:
+    """Delete the links and grants of deleted records whose ids may be given again, as they follow from keys."""
+    again = [key.hex() for key in keys if key[6] >> 4 == KEY_VERSION] if relation.linked else []
+    for of, statement in ((EDGE, "edge.of_records"), (GRANT, "access_grant.of_records")):
+        for entity in uow.select_entities(of, statement, dump_json(again)) if again else ():
+            uow.delete(of, entity)
 
 
 def _differ(relation: Relation, columns: Sequence[str], old: Row, new: Row | None) -> bool:

@@ -23,7 +23,6 @@ from caliber.model.errors import (
     PermissionDenied,
 )
 from caliber.model.events import Event
-from caliber.model.references import KEY_VERSION
 from caliber.model.time import from_us
 from caliber.schema.catalog import BUILT_IN, Catalog
 from caliber.schema.relation import ForeignKey, Relation
@@ -156,6 +155,14 @@ class UnitOfWork:
         place = plans.codec.key_places[0]
         return {row[place]: row for row in (self._session.run(plans.find_many, (dump_json(ids),)) if ids else ())}
 
+    def find_all(self, relation: Relation, keys: Sequence[bytes]) -> dict[bytes, Any]:
+        """Return the entities under some ids, by id."""
+        for key in sorted(keys) if self._locks_reads else ():
+            self.lock(relation, key)
+        rows = self.find_rows(relation, keys)
+        self._check_live(relation)
+        return {key: self._hold(self._plans[relation.name], row) for key, row in rows.items()}
+
     def find_by(self, relation: Relation, columns: tuple[str, ...], *values: Any) -> Any | None:
         """Return the one entity that a rule of uniqueness lets have values in its columns, or None."""
         plans = self._plans[relation.name]
@@ -216,12 +223,16 @@ class UnitOfWork:
         """Yield every row of a relation as the driver stores it, in the order of its ordinal or key."""
         return pages(self._session, self._plans[relation.name], rows)
 
+    def listed_rows(self, listing: Listing, variables: Mapping[Variable, Any] = MappingProxyType({})) -> Iterator[Row]:
+        """Yield the rows of a listing, as ``listed``; they are not tracked."""
+        return listing.rows(self._session, variables)
+
     def listed(
         self, relation: Relation, listing: Listing, variables: Mapping[Variable, Any] = MappingProxyType({})
     ) -> Iterator[Any]:
         """Yield the entities of a listing, with the values of its variables, read in pages."""
         plans = self._plans[relation.name]
-        return (self._hold(plans, row) for row in listing.rows(self._session, variables))
+        return (self._hold(plans, row) for row in self.listed_rows(listing, variables))
 
     def current(self, relation: Relation, row: Row) -> Row:
         """Return a row that was read by page as this unit of work has it by now."""
@@ -262,6 +273,17 @@ class UnitOfWork:
             return True
         return self._session.changed(plans.insert_or_ignore, row) == 1
 
+    def insert_all(self, relation: Relation, rows: Sequence[Row]) -> bool:
+        """Insert new rows of a mirrored relation; return False when one was refused: then undo the transaction."""
+        plans = self._plans[relation.name]
+        ordinals = self._session.run_many(plans.insert_or_ignore, rows)
+        if len(ordinals) != len(rows):
+            return False
+        for row, ordinal in zip(rows, ordinals, strict=True):
+            self._inserted(plans, row, (ordinal,))
+            lower(self, relation, row)
+        return True
+
     def upsert(self, relation: Relation, entity: Any) -> None:
         """Insert an entity, or overwrite the row with the same key."""
         plans = self._plans[relation.name]
@@ -283,11 +305,12 @@ class UnitOfWork:
         Raises: Conflict when the row's version is no longer the one that was read.
         """
         plans = self._plans[relation.name]
-        key = plans.codec.key_of(plans.codec.encode(entity))
+        encoded = plans.codec.encode(entity)
+        key = plans.codec.key_of(encoded)
         if plans.update is None:
             raise InternalError(f"{relation.name} cannot be updated")
         old = self._old_row(plans, key)
-        row = list(plans.codec.encode(entity, old[0] if relation.ordinal else None))
+        row = [old[0], *encoded[1:]] if relation.ordinal else list(encoded)
         place = plans.codec.version_place
         row[place] = old[place] + 1
         new = tuple(row)
@@ -320,8 +343,27 @@ class UnitOfWork:
             self.check_catalog()
             self.changes.append(RowChange(relation, DELETE, old))
         changed(self, plans, old, None)
-        if relation.linked and key[0][6] >> 4 == KEY_VERSION:
-            drop_references(self, key[0])
+        drop_references(self, relation, key)
+
+    def delete_rows(self, relation: Relation, rows: Sequence[Row]) -> None:
+        """Delete rows that were just read by page, as ``delete``; at once where no records refer to them.
+
+        Raises: Conflict when another transaction deleted one of them.
+        """
+        plans = self._plans[relation.name]
+        keys = [row[plans.codec.key_places[0]] for row in rows]
+        if plans.delete_many is None or relation.name in self.catalog.referrers:
+            for row in rows:
+                self.delete(relation, self._hold(plans, row))
+        elif rows:
+            if self._session.changed(plans.delete_many, (dump_json([key.hex() for key in keys]),)) != len(rows):
+                reason = "another writer deleted one of several records first"
+                raise Conflict(entity_type=relation.name, id="…", reason=reason, retryable=True)
+            self.check_catalog()
+            for row in rows:
+                self.changes.append(RowChange(relation, DELETE, row))
+                changed(self, plans, row, None)
+            drop_references(self, relation, keys)
 
     def change(self, relation: Relation, statement: str, *parameters: Any) -> list[Row]:
         """Run an irregular statement that updates rows of ``relation`` and returns them whole; return the rows.

@@ -125,6 +125,31 @@ def test_delete_removes_the_row_and_only_it(relation: Relation, world: World) ->
         world.store.write(work)
 
 
+@pytest.mark.parametrize("relation", [each for each in DECLARED if each.by_id], ids=lambda relation: relation.name)
+def test_several_rows_are_inserted_found_and_deleted_at_once(relation: Relation, world: World) -> None:
+    made = [world.fresh(relation) for _ in range(4)]
+    before = count(world.store, relation)
+    keys = [key_of(world.store, relation, entity)[0] for entity in made]
+    rows = [world.store.plans[relation.name].codec.encode(entity) for entity in made]
+    assert world.store.write(lambda uow: uow.insert_all(relation, rows[:3])) is True
+    with pytest.raises(ValueError, match="undone"):
+        world.store.write(lambda uow: _refused(uow, relation, rows))
+    assert world.store.write(lambda uow: uow.find_all(relation, keys)) == dict(zip(keys, made[:3], strict=False))
+
+    def work(uow: UnitOfWork) -> None:
+        found = uow.find_rows(relation, keys[:2])
+        uow.delete_rows(relation, list(found.values()))
+
+    world.store.write(work)
+    assert world.store.write(lambda uow: uow.find_all(relation, keys)) == {keys[2]: made[2]}
+    assert count(world.store, relation) == before + 1
+
+
+def _refused(uow: UnitOfWork, relation: Relation, rows: list[Row]) -> None:
+    assert uow.insert_all(relation, rows) is False
+    raise ValueError("undone")
+
+
 @pytest.mark.parametrize("relation", DECLARED, ids=lambda relation: relation.name)
 def test_pages_give_every_row_once_and_in_order(relation: Relation, world: World) -> None:
     """Pages of one row, so that every border is tried; their order is that of pages of any size."""

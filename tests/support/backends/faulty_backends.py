@@ -34,6 +34,9 @@ class Session:
     def run_all(self, asked: Sequence[tuple[Any, Sequence[Any]]]) -> Any:
         return [self.run(plan, parameters) for plan, parameters in asked]
 
+    def run_many(self, plan: Any, parameters: Sequence[Sequence[Any]]) -> Any:
+        return [row for each in parameters for row in self.run(plan, each)]
+
     def insert(self, plan: Any, row: Sequence[Any]) -> Any:
         return self.do(self._inner.insert, plan, row)
 

@@ -25,7 +25,7 @@ COUNTER = {
 KNOBS: dict[str, Any] = {"memories": [FACT, COUNTER]}
 WRITES = ("record", "note", "put", "deleted", "link", "turn", "value", "artifact")
 _ASKING: Final = (
-    (SqliteConnection, ("command", "run", "changed"), True),
+    (SqliteConnection, ("command", "run", "run_many", "changed"), True),
     (PgConnection, ("exchange", "_results"), False),  # before statements are sent, and when they are, unanswered
 )
 _reached = 0

@@ -32,7 +32,7 @@ def regular(relation: Relation, dialect: Dialect) -> Iterator[Plan]:
     """Give the statements that are compiled from a declaration, but for those that create its table."""
     plans = compile_relation(relation, dialect)
     single = (plans.insert, plans.insert_or_ignore, plans.upsert, plans.get, plans.update, plans.delete)
-    single += (plans.count, plans.page, plans.get_many, plans.find_many, plans.lock)
+    single += (plans.count, plans.page, plans.get_many, plans.find_many, plans.delete_many, plans.lock)
     groups = (plans.lists, plans.references, plans.unique)
     ends = (plans.drawn_from, plans.lapsed, plans.expired, plans.stale, plans.surplus, plans.surplus_by_trajectory)
     for plan in (*single, *(plan for group in groups for plan in group.values()), *ends):

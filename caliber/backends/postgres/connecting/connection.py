@@ -142,6 +142,11 @@ class PgConnection:
         results = self.exchange(*commands)
         return [self.rows(plan, results[end]) for (plan, _), end in zip(asked, ends, strict=True)]
 
+    def run_many(self, plan: Plan, parameters: Sequence[Sequence[Any]]) -> list[Row]:
+        """Run a plan once for each of several parameters, in few round trips, and return the rows of all."""
+        parts = (parameters[at : at + _QUEUE_MAX] for at in range(0, len(parameters), _QUEUE_MAX))
+        return [row for part in parts for rows in self.run_all([(plan, each) for each in part]) for row in rows]
+
     def insert(self, plan: Plan, row: Row) -> list[Row]:
         """Insert a row with the next statement, under an ordinal that was reserved for it."""
         self._know(plan)

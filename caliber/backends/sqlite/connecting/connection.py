@@ -177,6 +177,13 @@ class SqliteConnection(Calls):
             forks.pass_by()
         return self.lock
 
+    def run_many(self, plan: Plan, parameters: Sequence[Sequence[Any]]) -> list[Row]:
+        try:
+            with self._statement():
+                return self.raw.executemany(plan.sql, parameters).fetchall()  # type: ignore[no-any-return]
+        except FAILURES as error:
+            raise self._translated(error, plan.name) from _cause(error)
+
     def run_all(self, asked: Sequence[tuple[Plan, Sequence[Any]]]) -> list[list[Row]]:
         return [self.run(plan, parameters) for plan, parameters in asked]
 
