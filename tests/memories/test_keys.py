@@ -85,6 +85,10 @@ def test_many_are_put_in_order_all_or_none(kept: Any) -> None:
     again = items.put_many([{"ns": "n", "name": "3", "count": 1}, {"ns": "n", "name": "3", "count": 2}])
     assert [record.record_id for record in again] == [made[3].record_id] * 2
     assert items.at(ns="n", name="3").count == 2
+    twice = [{"ns": "n", "name": name, "count": at} for at, name in enumerate(("new", "3", "new", "newer", "new"))]
+    assert [record.version for record in items.put_many(twice)] == [1, 4, 2, 1, 3]
+    assert items.find(name=["new", "newer"], fields=("count", "version"), order_by="count") == [(3, 1), (4, 3)]
+    assert items.delete_many(name=["new", "newer"]) == 2
     with pytest.raises(InvalidValue, match=r"records\[1\]\.nam"):
         items.put_many([{"ns": "n", "name": "x"}, {"ns": "n", "nam": "y", "name": "z"}])
     scope = kept.open_scope(kept.start_trajectory("t", user="me").trajectory_id)
@@ -96,6 +100,17 @@ def test_many_are_put_in_order_all_or_none(kept: Any) -> None:
     assert items.delete_many(ns="n", count=[5, 6, 7]) == 3
     assert items.count() == 17
     assert items.delete_many(ns="nobody") == 0
+
+
+def test_links_go_with_many_deleted_records(kept: Any) -> None:
+    items = kept.records("item")
+    rows = [{"ns": "n", "name": str(at)} for at in range(4)]
+    ids = [record.record_id for record in items.put_many(rows)]
+    for source, target in ((0, 1), (2, 0), (2, 3)):
+        kept.links.add(ids[source], "supports", ids[target])
+    assert items.delete_many(name=["0", "1"]) == 2
+    items.put_many(rows)
+    assert [len(kept.links.list(each)) for each in ids] == [0, 0, 1, 1]
 
 
 def test_bad_input_says_what_to_do(kept: Any) -> None:
