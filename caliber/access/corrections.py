@@ -29,7 +29,7 @@ from caliber.access.visibility import Readers
 from caliber.engine.engine import Engine
 from caliber.model.access import Principal
 from caliber.model.errors import Conflict, NotFound, PermissionDenied, StorageError
-from caliber.model.events import NO_CORRECTIONS, CorrectionAction, Event, EventFamily, EventType, is_own
+from caliber.model.events import CorrectionAction, Event, EventFamily, EventType, is_own
 from caliber.model.references import EntityRef
 from caliber.model.time import from_us
 from caliber.model.trust import TrustLabel
@@ -239,7 +239,8 @@ class Corrections:
             return []
         audited = uow.select_path(EVENT, "list_audit_by_subject", key_of(relation, record).bytes)
         changes = [event for event in audited if {"changes", "version"} <= event.payload.keys()]
-        events = [event for event in changes if event.payload["action"] not in NO_CORRECTIONS]
+        by_itself = (CorrectionAction.MERGE, CorrectionAction.ARCHIVE)
+        events = [event for event in changes if event.payload["action"] not in by_itself]
         # Not by the order of the log: connections of PostgreSQL take its numbers in blocks.
         return sorted(events, key=lambda event: event.payload["version"], reverse=True)
 

@@ -5,8 +5,12 @@ Source: P-083; docs/decisions/0139.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -14,17 +18,22 @@ from caliber.admin.checking import rebuild_full_text
 from caliber.backends import backend, bare_store
 from caliber.config import CaliberConfig
 from caliber.embedding.reembedding import build_index
+from caliber.engine.engine import Engine
 from caliber.model.errors import CaliberError, InvalidValue, StorageError
+from caliber.model.events import Event, EventFamily
 from caliber.model.lazy_dataclass import dataclass
-from caliber.model.process.interrupts import suppress
 from caliber.model.progress import Progress
 from caliber.model.time import SystemClock
-from caliber.schema.relations import ERASURE
+from caliber.schema.relations import ERASURE, EVENT
+from caliber.storage.compile.codec import dump_json
+from caliber.storage.compile.paging import pages
 from caliber.storage.migrate.migrations import SCHEMA_VERSION
 from caliber.storage.protocol import Store
+from caliber.storage.write.unit_of_work import UnitOfWork
 
 ARCHIVE: Final = ".zip"
 COPY: Final = ".db"
+_PAGE: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +72,11 @@ def backup(store: Store, path: str | os.PathLike[str], *, replace: bool, progres
     if target.suffix != ARCHIVE:
         reason = "must end in .zip, an archive for every database, or in .db, a copy of a SQLite file"
         raise InvalidValue(field="path", reason=reason)
-    from caliber.dump.archive import check_target, only_one, write_archive
+    from caliber.dump.archive import write_archive, written
 
-    check_target(target, replace=replace)
-    with only_one(target), store.maintenance.snapshot() as snapshot:
+    with written(target, replace=replace) as unfinished, store.maintenance.snapshot() as snapshot:
         manifest = write_archive(
-            target,
+            unfinished,
             snapshot,
             adapter=store.adapter,
             schema_version=SCHEMA_VERSION,
@@ -79,20 +87,39 @@ def backup(store: Store, path: str | os.PathLike[str], *, replace: bool, progres
     return BackupReport(target, target.stat().st_size, manifest.epoch, manifest.sequence, rows)
 
 
+def export_audit(engine: Engine, target: Path, before: datetime | None, pruned_by: str | None) -> int:
+    """Write audit events to a file, and let a principal remove them; see ``Admin.export_audit``."""
+    from caliber.dump.archive import new_file, written
+
+    plans, taken = engine.store.plans[EVENT.name], list[int]()
+
+    def remove(uow: UnitOfWork) -> None:
+        for at in range(0, len(taken), _PAGE):
+            uow.execute("event.drop_many", dump_json(taken[at : at + _PAGE]))
+        engine.audit(uow, "audit_export", principal=pruned_by, payload={"removed": len(taken)})
+
+    with (
+        written(target, replace=False) as unfinished,
+        os.fdopen(new_file(unfinished), "w", encoding="utf-8") as file,
+        engine.store.read() as session,
+    ):
+        for row in chain.from_iterable(pages(session, plans, _PAGE)):
+            event: Event = plans.codec.decode(row)
+            if event.family is EventFamily.AUDIT and (before is None or event.created_at < before):
+                taken.append(row[0])
+                file.write(json.dumps(asdict(event), default=str, ensure_ascii=False) + "\n")
+    if pruned_by is not None and taken:
+        engine.write(remove)
+    return len(taken)
+
+
 def _copied(store: Store, target: Path, replace: bool, progress: Progress) -> BackupReport:
-    from caliber.dump.archive import check_target, finish, only_one, unfinished_of
+    from caliber.dump.archive import written
 
     if not store.maintenance.copies_files:
         raise InvalidValue(field="path", reason=f"{store.adapter} has no file to copy; name an archive, *{ARCHIVE}")
-    check_target(target, replace=replace)
-    with only_one(target):
-        unfinished = unfinished_of(target)
-        try:
-            epoch, sequence = store.maintenance.copy_to(unfinished, progress)
-            finish(unfinished, target)
-        finally:
-            with suppress(OSError):  # a complete file has been renamed
-                unfinished.unlink()
+    with written(target, replace=replace) as unfinished:
+        epoch, sequence = store.maintenance.copy_to(unfinished, progress)
     return BackupReport(target, target.stat().st_size, epoch, sequence, None)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from caliber.admin import backup as backups
@@ -146,6 +147,18 @@ class Admin:
         target, over = arguments.as_path(path, "path"), arguments.as_flag(replace, "replace")
         engine.behind.flush()
         return backups.backup(engine.store, target, replace=over, progress=report)
+
+    def export_audit(self, path: str | os.PathLike[str], *, before: datetime | None = None, prune: bool = False) -> int:
+        """Write the audit events, or those from before an instant, to a file, a line of JSON each; return how many.
+
+        With ``prune`` they are removed once the file is on disk, all or none: their corrections can no longer be
+        undone. ``forget`` does not reach the file.
+
+        Raises: Conflict for a file that is there; InvalidValue, DTypeError, Unavailable
+        """
+        engine, until = self._require("export the audit of"), arguments.as_instant(before, "before")
+        target, removes = arguments.as_path(path, "path"), arguments.as_flag(prune, "prune")
+        return backups.export_audit(engine, target, until, self._principal.label if removes else None)
 
     def check(self, *, progress: Progress | None = None) -> list[Finding]:
         """Return everything that does not hold: in the database, between its rows, and in memory; writes nothing."""

@@ -103,7 +103,7 @@ from caliber.storage.bulk.protocol import BATCH_ROWS, BulkReport, OnExisting
 from caliber.storage.maintain.integrity import Finding
 from caliber.storage.maintain.maintenance import StoreStatus, Vacuumed
 from caliber.storage.protocol import ConnectionPool
-from caliber.trajectory.events import _LIMIT, Events
+from caliber.trajectory.events import Events
 from caliber.workspace.values import Values
 
 class AsyncFacets(AsyncFace):
@@ -1161,6 +1161,14 @@ class AsyncAdmin(AsyncFace):
     ) -> BackupReport:
         """Write everything to one file, as of one commit; writers and readers continue. See ``Admin.backup``."""
 
+    async def export_audit(
+        self, path: str | os.PathLike[str], *, before: datetime | None = None, prune: bool = False
+    ) -> int:
+        """Write the audit events, or those from before an instant, to a file, a line of JSON each; return how many.
+
+        See ``Admin.export_audit``.
+        """
+
     async def check(self, *, progress: Progress | None = None) -> list[Finding]:
         """Return everything that does not hold: in the database, between its rows, and in memory; writes nothing.
 
@@ -1247,7 +1255,7 @@ class AsyncEvents(AsyncSubscribing):
         """
 
     async def list(
-        self, *, event_type: str | None = None, principal: str | None = None, limit: int = _LIMIT
+        self, *, event_type: str | None = None, principal: str | None = None, limit: int = 100
     ) -> list[Event]:
         """Return the newest events of a type, or of a principal, such as ``agent:planner``, or of both; newest first.
 

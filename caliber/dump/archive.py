@@ -158,56 +158,54 @@ def only_one(path: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def unfinished_of(path: Path) -> Path:
-    """Return the temporary name of a file until it is complete; remove what an interrupted run left there."""
-    unfinished = path.with_name(f".{path.name}.part")
-    unfinished.unlink(missing_ok=True)
-    return unfinished
+@managed
+def written(path: Path, *, replace: bool) -> Iterator[Path]:
+    """Yield the temporary name of a file, which has its own, and is on disk, once the block has ended.
+
+    Raises: as ``check_target`` and ``only_one``; Unavailable when the disk is full or refuses; the old file then stays
+    """
+    check_target(path, replace=replace)
+    with only_one(path):
+        unfinished = path.with_name(f".{path.name}.part")
+        unfinished.unlink(missing_ok=True)  # what an interrupted run left there
+        try:
+            yield unfinished
+            sync(unfinished)
+            refuse_log_beside(path)  # another process may have opened it meanwhile
+            unfinished.replace(path)
+            sync(path.parent)
+        except OSError as error:
+            let_through(error)
+            reason = error.strerror or "the disk said no"
+            raise Unavailable(
+                f"{path} cannot be written: {reason}; nothing is left of it", reason="cannot write", retryable=False
+            ) from error
+        finally:
+            with suppress(OSError):  # a complete file has been renamed
+                unfinished.unlink()
 
 
-def finish(unfinished: Path, path: Path) -> None:
-    """Give a file that is whole its name, and have both on disk."""
-    sync(unfinished)
-    refuse_log_beside(path)  # another process may have opened it meanwhile
-    unfinished.replace(path)
-    sync(path.parent)
+def new_file(path: Path) -> int:
+    """Return a descriptor of a new file. Only its owner may read the memories, whatever the folder allows."""
+    return open_descriptor(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
 
 
 def write_archive(
     path: Path, store: StoreSnapshot, *, adapter: str, schema_version: int, taken_at_us: int, progress: Progress
 ) -> Manifest:
-    """Write everything of one boundary to a file, new or replaced.
-
-    Raises: Unavailable when the disk is full or refuses; ExtraNotInstalled; the old file then stays
-    """
-    unfinished = unfinished_of(path)
-    try:
-        # Only the owner may read the memories, whatever the folder allows.
-        handle = open_descriptor(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL)
-        with os.fdopen(handle, "w+b") as raw, zipfile.ZipFile(raw, "w", zipfile.ZIP_STORED) as file:
-            relations = dump_relations(store.catalog)
-            total = sum(store.count(relation) for relation in relations)
-            last = store.ordinals()
-            members = []
-            done = 0
-            for relation in relations:
-                told = functools.partial(_told, progress, done, total)
-                members.append(_write_member(file, relation, store, last, told))
-                done += members[-1].rows
-            manifest = Manifest(
-                FORMAT, adapter, schema_version, store.epoch, store.sequence, taken_at_us, tuple(members)
-            )
-            file.writestr(_MANIFEST, json.dumps(asdict(manifest), indent=1))
-        finish(unfinished, path)
-    except OSError as error:
-        let_through(error)
-        reason = error.strerror or "the disk said no"
-        raise Unavailable(
-            f"{path} cannot be written: {reason}; nothing is left of it", reason="cannot write", retryable=False
-        ) from error
-    finally:
-        with suppress(OSError):  # a complete file has been renamed
-            unfinished.unlink()
+    """Write everything of one boundary to a new file. Raises: ExtraNotInstalled."""
+    with os.fdopen(new_file(path), "w+b") as raw, zipfile.ZipFile(raw, "w", zipfile.ZIP_STORED) as file:
+        relations = dump_relations(store.catalog)
+        total = sum(store.count(relation) for relation in relations)
+        last = store.ordinals()
+        members = []
+        done = 0
+        for relation in relations:
+            told = functools.partial(_told, progress, done, total)
+            members.append(_write_member(file, relation, store, last, told))
+            done += members[-1].rows
+        manifest = Manifest(FORMAT, adapter, schema_version, store.epoch, store.sequence, taken_at_us, tuple(members))
+        file.writestr(_MANIFEST, json.dumps(asdict(manifest), indent=1))
     return manifest
 
 

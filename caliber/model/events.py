@@ -6,7 +6,7 @@ import uuid
 from dataclasses import field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any
 
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.references import EntityType, EventId, ScopeId, TrajectoryId
@@ -98,10 +98,6 @@ class CorrectionAction(StrEnum):
     END = "end"
     DELETE = "delete"
     UNDO = "undo"
-
-
-NO_CORRECTIONS: Final = (CorrectionAction.MERGE, CorrectionAction.ARCHIVE)
-"""Modifications that no principal corrected a record by: none of them is undone."""
 
 
 @dataclass(frozen=True, slots=True)

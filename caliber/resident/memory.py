@@ -431,12 +431,11 @@ class ResidentMemory:
         rows: list[Any] = [snapshot.row(number) for number in numbers]
         for place in snapshot.layout.absent:
             missing = [at for at, row in enumerate(rows) if row[place] is EVICTED]
-            for start in range(0, len(missing), TEXTS_AT_ONCE):
-                part = missing[start : start + TEXTS_AT_ONCE]
-                values: dict[int, Any] = {}
-                read_back(self._store, snapshot, numbers, part, values, place)
-                for at in part:
-                    rows[at] = (*rows[at][:place], values[at], *rows[at][place + 1 :])
+            values: dict[int, Any] = {}
+            if missing:
+                read_back(self._store, snapshot, numbers, missing, values, place)
+            for at, value in values.items():
+                rows[at] = (*rows[at][:place], value, *rows[at][place + 1 :])
             self.stats.evicted_texts_read += len(missing) * (place == snapshot.layout.text_place)
         return list(map(snapshot.layout.codec.decode, rows))
 

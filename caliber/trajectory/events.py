@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -22,7 +21,6 @@ from caliber.storage.compile.json_values import as_json
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 PAYLOAD_CHARS: Final = 1 << 20
-_LIMIT: Final = 100
 
 
 class Events:
@@ -54,9 +52,8 @@ class Events:
             raise InvalidValue(field="event_type", reason="needs a dot, as in travel.booked: other names are CALIBER's")
         told = as_json(arguments.as_mapping({} if payload is None else payload, "payload"), "payload", PAYLOAD_CHARS)
         took = None if duration_ms is None else arguments.as_whole(duration_ms, "duration_ms")
-        task: uuid.UUID | None = None
-        if trajectory is not None:
-            task = arguments.as_uuid(trajectory, "trajectory")
+        task = None if trajectory is None else arguments.as_uuid(trajectory, "trajectory")
+        if task is not None:
             require(self._engine, self._readers, TRAJECTORY, task, write=True)
 
         def work(uow: UnitOfWork) -> Event:
@@ -67,7 +64,7 @@ class Events:
 
         return self._engine.write(work)
 
-    def list(self, *, event_type: str | None = None, principal: str | None = None, limit: int = _LIMIT) -> list[Event]:
+    def list(self, *, event_type: str | None = None, principal: str | None = None, limit: int = 100) -> list[Event]:
         """Return the newest events of a type, or of a principal, such as ``agent:planner``, or of both; newest first.
 
         Raises: InvalidValue, DTypeError; RequiredFieldMissing without either.
@@ -80,9 +77,8 @@ class Events:
         self._engine.behind.flush()
 
         def shown(event: Event) -> Event | None:
-            if kind not in (None, event.event_type):
-                return None
-            return event if self._event_filter is None else self._event_filter(event)
+            asked = event if kind in (None, event.event_type) else None
+            return asked if self._event_filter is None or asked is None else self._event_filter(asked)
 
         path, key = ("list_by_type", kind) if by is None else ("list_by_principal", by)
         return newest(self._engine.store, path, (key,), count, shown)

@@ -28,7 +28,8 @@ from caliber.backends.sqlite.moving.fence import fence
 from caliber.dump.archive import Archive, only_one
 from caliber.dump.dumped_relations import dump_relations
 from caliber.model.erasure import Erasure, ErasureKind
-from caliber.model.errors import CaliberError, Conflict, InvalidValue, StorageError, Unavailable
+from caliber.model.errors import CaliberError, Conflict, InvalidValue, PermissionDenied, StorageError, Unavailable
+from caliber.model.time import FixedClock, from_us
 from caliber.schema.catalog import BUILT_IN
 from caliber.schema.relations import RELATIONS
 from caliber.storage.maintain.maintenance import FenceState
@@ -562,6 +563,38 @@ def test_a_full_disk_leaves_no_half_backup(backend: Any, filled: caliber.Caliber
     with pytest.raises(Unavailable, match="folder does not exist"):
         filled.admin.backup(tmp_path / "missing" / "all.zip")
     assert filled.admin.verify() == []
+
+
+@needs("reopen")
+def test_the_audit_is_exported_and_then_pruned(backend: Any, start: Any, tmp_path: Path) -> None:  # M-139
+    clock = FixedClock()
+    memory = backend.open(clock=clock)
+    note = start(memory).note("one")
+    memory.update_note(note.note_id, content="two é")
+    clock.advance(ms=1)
+    cut = from_us(clock.now_us())
+    memory.update_note(note.note_id, content="three")
+    assert memory.admin.export_audit(tmp_path / "all.jsonl") == 2
+    assert memory.admin.export_audit(tmp_path / "old.jsonl", before=cut, prune=True) == 1
+    (line,) = (tmp_path / "old.jsonl").read_text(encoding="utf-8").splitlines()
+    assert (tmp_path / "all.jsonl").read_text(encoding="utf-8").splitlines()[0] == line
+    assert stat.S_IMODE((tmp_path / "old.jsonl").stat().st_mode) == 0o600
+    exported = json.loads(line)
+    assert exported["payload"]["changes"]["content"] == ["one", "two é"]
+    assert (exported["event_type"], exported["principal"]) == ("note_update", "admin:owner")
+    left = [event for event in memory.storage.events.all() if event.family == "audit"]
+    assert [event.event_type for event in left] == ["note_update", "audit_export"], "never silent"
+    assert left[1].payload == {"removed": 1}
+    assert memory.undo_note(note.note_id).content == "two é"
+    with pytest.raises(Conflict, match="no correction"):
+        memory.undo_note(note.note_id)
+    for path, failure in ((tmp_path / "old.jsonl", Conflict), (tmp_path / "none" / "a.jsonl", Unavailable)):
+        with pytest.raises(failure):
+            memory.admin.export_audit(path, prune=True)
+    assert len([event for event in memory.storage.events.all() if event.family == "audit"]) == 3
+    with pytest.raises(PermissionDenied):
+        memory.as_user("anna").admin.export_audit(tmp_path / "hers.jsonl")
+    assert not [name for name in names(tmp_path) if "hers" in name or name.endswith((".part", ".lock"))]
 
 
 def test_every_relation_is_carried_or_belongs_to_the_database() -> None:

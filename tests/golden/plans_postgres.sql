@@ -1056,6 +1056,10 @@ LOCK TABLE "tenant_a"."session", "tenant_a"."trajectory", "tenant_a"."scope", "t
 --   gives: ordinal
 SELECT nextval('"tenant_a"."erasure_ordinal_seq"'::regclass) FROM generate_series(1, $1::bigint);
 
+-- event.drop_many
+--   takes: ordinals
+DELETE FROM "tenant_a"."event" WHERE ordinal IN (SELECT value::bigint FROM jsonb_array_elements_text($1::jsonb));
+
 -- event.drop_trace
 --   takes: trajectory_id
 DELETE FROM "tenant_a"."event" WHERE trajectory_id = $1 AND family = 'trace';

@@ -914,6 +914,10 @@ DELETE FROM "embedding_cache" WHERE (content_hash, model_id, dimensions) IN (SEL
 --   takes: older_than
 DELETE FROM "embedding_cache" WHERE created_at < ?1;
 
+-- event.drop_many
+--   takes: ordinals
+DELETE FROM "event" WHERE ordinal IN (SELECT value FROM json_each(?1));
+
 -- event.drop_trace
 --   takes: trajectory_id
 DELETE FROM "event" WHERE trajectory_id = ?1 AND family = 'trace';

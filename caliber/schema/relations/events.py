@@ -89,14 +89,7 @@ EVENT = Relation(
             where=(("subject_id", False), ("family", EventFamily.AUDIT)),
         ),
         AccessPath("list_by_type", ("event_type",), ("created_at", "ordinal"), descending=True, limited=True),
-        AccessPath(
-            "list_by_principal",
-            ("principal",),
-            ("created_at", "ordinal"),
-            where=(("principal", False),),
-            descending=True,
-            limited=True,
-        ),
+        AccessPath("list_by_principal", ("principal",), ("created_at", "ordinal"), descending=True, limited=True),
         AccessPath("list_oldest", ("family",), ("created_at",), limited=True),
     ),
 )

@@ -53,6 +53,7 @@ IRREGULAR: dict[str, Irregular] = {
     "event.prune": Irregular(("older_than",)),
     "event.recent": Irregular(("family", "since", "limit"), rows_of="event"),
     "event.drop_trace": Irregular(("trajectory_id",)),
+    "event.drop_many": Irregular(("ordinals",)),
     "embedding_cache.prune": Irregular(("older_than",)),
     "embedding_cache.drop_some": Irregular(("model_id", "dimensions", "limit")),
     "edge.of_records": Irregular(("record_ids",), rows_of="edge"),

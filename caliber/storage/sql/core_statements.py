@@ -271,6 +271,7 @@ def _job_statements(dialect: Dialect) -> dict[str, str]:
             f"SELECT value, (SELECT available_at FROM {job} WHERE kind = value AND ended_at IS NULL"
             f" ORDER BY available_at LIMIT 1), {ahead} FROM ({dialect.in_texts(1)}) AS kinds"
         ),
+        "event.drop_many": f"DELETE FROM {dialect.table('event')} WHERE ordinal IN ({dialect.in_integers(1)})",
         # An array, or the database may look for the first ones more than once, and claim more.
         "job.claim": (f"UPDATE {job} SET {claimed} WHERE job_id {dialect.among(first)} RETURNING {row}"),
         "job.claim_one": (
