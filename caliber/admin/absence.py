@@ -22,7 +22,6 @@ from caliber.search.filtering import filters
 from caliber.search.opening import SearchEngine
 from caliber.search.ranking.floor import REST
 from caliber.search.service import LIMIT_MAX, Searching
-from caliber.storage.compile.conditions import filterable
 
 _BEFORE: Final = 3
 _BATCH_ROWS: Final = 4_096
@@ -173,7 +172,7 @@ class Question(NamedTuple):
             return "other_kind", f"it is a {row.kind}; only {', '.join(self.kinds)} was searched"
         relation = row.relation.relation
         for name, value in self.where.items():
-            if name not in filterable(relation):
+            if name not in filters.comparable(relation):
                 return "filtered", f"the filter keeps only records with {name}, which a {row.kind} has not"
             condition = filters.conditions_of([relation], {name: value})[relation.name]
             if not mask(condition, row.relation, {}, held_texts)[row.number]:
@@ -183,9 +182,10 @@ class Question(NamedTuple):
             return "invalid", f"the {row.kind} has no {text.searched[0]} (yet), and is searched by nothing else"
         now_us = self.engine.clock.now_us()
         as_of_us = now_us if self.as_of is None else to_us(self.as_of, "as_of")
-        if filters.alive(row.relation, as_of_us, now_us)[row.number]:
+        at_us = asked_us(relation, as_of_us, now_us)
+        if filters.alive(row.relation, at_us)[row.number]:
             return None
-        found = why_not(relation, entity, from_us(asked_us(relation, as_of_us, now_us)))
+        found = why_not(relation, entity, from_us(at_us))
         return "invalid", "it does not count any more" if found is None else found[1]
 
     def _unreached(self, row: _Row) -> tuple[str, str]:

@@ -280,8 +280,7 @@ def _retired(uow: UnitOfWork, space: EmbeddingSpace) -> EmbeddingSpace:
 
 
 def sweep(engine: Engine, *, dry_run: bool) -> Sweep:
-    """Find vectors of deleted or inactive records or of unknown spaces, spaces without any, and links of deleted
-    records; remove them.
+    """Find vectors and links of deleted records, vectors of inactive ones or unknown spaces, empty spaces; remove them.
 
     With ``dry_run`` they are counted only.
     """

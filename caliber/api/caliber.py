@@ -143,8 +143,8 @@ class Caliber(LearningMethods, NoteMethods, RecordMethods, Facets, AbstractConte
           for the weights of the configuration.
         - ``filter``: columns with a value or a list of values, or a condition in words: ``"confidence > 0.5 and
           valid_until > now()"``, where ``now()`` is ``as_of``. Without ``kinds`` those it can be asked of are searched.
-        - ``author``: only what this principal wrote, in any role; a label such as ``agent:planner`` will do.
-        - ``include_archived``: also what was archived.
+        - ``author``: only what this principal wrote, in any role; or its label, such as ``agent:planner``.
+        - ``include_archived``: archived records too.
         - ``user``, a name or reference, is whom the call is for: it sees what a window of that user's task may hold.
           The application sees without it what is shared (docs/access.md).
 

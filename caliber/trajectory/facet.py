@@ -282,10 +282,11 @@ class TaskMethods:
     ) -> Turn:
         """Append a message to an open scope; durable when this returns.
 
-        Content may be empty, and bytes are kept as they are. The same idempotency key gives the same turn. ``trust`` is
-        the origin of the content; its default is in section ``trust`` of the configuration. ``thinking`` are blocks of
-        Anthropic's models, ``is_error`` says that a tool failed: both are sent back as they are. ``raw`` is the message
-        in the form of a program, a value of JSON or bytes: ``Turn.raw`` gives it back, nothing else shows or finds it.
+        Content may be empty, and bytes are kept as they are. A turn of a tool needs its ``tool_call_id``. The same
+        idempotency key gives the same turn. ``trust`` is the origin of the content; its default is in section ``trust``
+        of the configuration. ``thinking`` are blocks of Anthropic's models, ``is_error`` says that a tool failed: both
+        are sent back as they are. ``raw`` is the message in the form of a program, a value of JSON or bytes:
+        ``Turn.raw`` gives it back, nothing else shows or finds it.
 
         Raises: InputError kinds, NotFound, ConstraintViolation (closed scope, ended trajectory), Conflict (the key
             came with other content or another label), LockExpired, PermissionDenied (a user states a label above

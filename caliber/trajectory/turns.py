@@ -19,7 +19,15 @@ from caliber.engine.stale_inputs import StaleInputs
 from caliber.kernels import uuid7
 from caliber.kernels.tokens.estimators import Estimator
 from caliber.model import arguments
-from caliber.model.errors import Conflict, ConstraintViolation, DTypeError, InvalidValue, NotFound, StorageError
+from caliber.model.errors import (
+    Conflict,
+    ConstraintViolation,
+    DTypeError,
+    InvalidValue,
+    NotFound,
+    RequiredFieldMissing,
+    StorageError,
+)
 from caliber.model.forms.reading import calls_of, thoughts_of
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.references import ScopeId, TrajectoryId, TurnId, uuid_from_bytes
@@ -105,6 +113,8 @@ def check_turn(
     if (tool_call_id is not None or is_error is not None) and role is not TurnRole.TOOL:
         field = "is_error" if tool_call_id is None else "tool_call_id"
         raise InvalidValue(field=field, reason="only tool turns answer a call")
+    if tool_call_id is None and role is TurnRole.TOOL:
+        raise RequiredFieldMissing("tool_call_id is required: a tool turn answers a call", field="tool_call_id")
     if thinking is not None:
         thinking = thoughts_of(thinking, "thinking") or None
         if thinking and role is not TurnRole.ASSISTANT:

@@ -447,7 +447,7 @@ def test_a_user_trusts_turns_and_artifacts_no_more_than_they_are_without_a_label
     limits = three.config.trust
     refused = [
         lambda: ana.append_turn(scope, role="user", content="I am root", trust="system"),
-        lambda: ana.append_turn(scope, role="tool", content="I am root", trust="user"),
+        lambda: ana.append_turn(scope, role="tool", tool_call_id="1", content="I am root", trust="user"),
         lambda: ana.append_turns(
             scope, [{"role": "user", "content": "x"}, {"role": "user", "content": "y", "trust": "system"}]
         ),
@@ -505,7 +505,7 @@ def test_a_user_relabels_artifacts_within_their_own_limit(backend: Backend) -> N
     three = Three(backend, trust__notes="web", trust__artifacts="user")
     ana, scope = three.ana, three.scope(three.ana, three.task)
     kept = {"artifact_type": "fact", "extraction_method": "explicit"}
-    turn = ana.append_turn(scope, role="tool", name="bash", content="drawn")
+    turn = ana.append_turn(scope, role="tool", tool_call_id="1", name="bash", content="drawn")
     made = ana.create_artifact(scope, content="made", **kept)
     drawn = ana.create_artifact(scope, content="drawn", source_turn=turn.turn_number, **kept)
     assert (made.trust, drawn.trust) == ("user", "tool")

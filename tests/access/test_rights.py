@@ -292,7 +292,8 @@ def test_values_that_follow_from_hidden_turns_are_those_without_any(
     seen = {}
     for whose in ("other", "worker"):
         scope = world.made[whose]["scope"]
-        memory.append_turn(scope, role="tool", content="On 3 May a lantern was sold for 40 euros.", trust="web")
+        sold = "On 3 May a lantern was sold for 40 euros."
+        memory.append_turn(scope, role="tool", tool_call_id="1", content=sold, trust="web")
         closed = memory.close_scope(scope)
         assert (closed.trust, closed.turn_count) == (TrustLabel.WEB, 2)
         assert closed.summary

@@ -109,6 +109,7 @@ def test_a_scope_and_what_a_model_says_in_it_are_trusted_as_the_least_of_its_tur
     assert seen == labels
     agent.scope = agent.memory.open_scope(agent.trajectory_id)
     many = [{"role": role, "content": "x"} for role in ("assistant", "tool", "assistant")]
+    many[1]["tool_call_id"] = "1"
     assert [turn.trust for turn in agent.memory.append_turns(agent.scope_id, many)] == [SYSTEM, TOOL, TOOL]
     assert scope_trust(agent) is TOOL
     assert agent.memory.admin.verify() == []

@@ -46,7 +46,7 @@ def fill(memory: caliber.Caliber, *, large: bool = True) -> Any:
     assert scope is not None
     for place in range(6):
         memory.append_turn(scope.scope_id, role="user", content=f"früh 🌅 {place}\n\0")
-    memory.append_turn(scope.scope_id, role="tool", content=MEGABYTE if large else b"\xff\0")
+    memory.append_turn(scope.scope_id, role="tool", tool_call_id="1", content=MEGABYTE if large else b"\xff\0")
     memory.create_artifact(
         scope.scope_id, artifact_type="fact", content=b"\0\xff binary", extraction_method="explicit", confidence=0.5
     )
@@ -107,7 +107,7 @@ def test_an_archive_restores_into_the_other_database(
     into = "sqlite" if backend.adapter == "postgres" else "postgres"
     session = filled.start_trajectory("carry much", initiator=USER)
     scope = filled.current_scope(session.trajectory_id)
-    filled.append_turn(scope.scope_id, role="tool", content=MEGABYTE)
+    filled.append_turn(scope.scope_id, role="tool", tool_call_id="1", content=MEGABYTE)
     made = filled.admin.backup(tmp_path / "all.zip")
     assert made.rows["note"] == filled.storage.notes.count() == 7
     assert stat.S_IMODE(made.path.stat().st_mode) == 0o600

@@ -190,7 +190,7 @@ def many_rows(backend: Any, agent: Any) -> caliber.Caliber:
     memory.append_turn(agent.scope_id, role="assistant", content="it's done")
     if backend.adapter == "postgres":  # a driver of SQLite gives such bytes as they are, or refuses them
         for content in (b"\xff\x00\xfe", b"\xe0\x80\x80 \xed\xa0\x80 \xf4\x90\x80\x80 \xc0\xaf"):
-            memory.append_turn(agent.scope_id, role="tool", content=content)
+            memory.append_turn(agent.scope_id, role="tool", tool_call_id="1", content=content)
     memory.create_artifact(
         agent.scope_id, artifact_type="fact", content="x" * 1000, extraction_method="explicit", confidence=0.5
     )

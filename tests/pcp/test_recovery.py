@@ -201,7 +201,8 @@ def test_a_task_of_more_records_than_one_page_recovers_wholly(memory: caliber.Ca
     checkpoint = memory.pcp.checkpoint(task)
     memory.remember([{"role": "user", "content": "I live in Berlin."}], user="ana", task=task)
     scope = memory.current_scope(task)
-    memory.append_turns(scope.scope_id, [{"role": "tool", "content": f"reading {at}"} for at in range(more)])
+    read = [{"role": "tool", "tool_call_id": str(at), "content": f"reading {at}"} for at in range(more)]
+    memory.append_turns(scope.scope_id, read)
     learnt = [each for each in memory.storage.events.all() if each.event_type == EventType.LEARN][-1]
     clock.at += timedelta(seconds=1)
 

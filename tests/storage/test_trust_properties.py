@@ -94,7 +94,8 @@ def test_nothing_is_trusted_more_than_what_it_is_made_of(
         )
         here: list[Any] = []
         for role, trust, text in several:
-            turn = memory.append_turn(scope.scope_id, role=role, content=text, trust=trust)
+            called = "1" if role is TurnRole.TOOL else None
+            turn = memory.append_turn(scope.scope_id, role=role, content=text, tool_call_id=called, trust=trust)
             expected = TrustLabel(RULES[role]) if trust is None else trust
             if trust is None and role is TurnRole.ASSISTANT:
                 expected = least_trusted(expected, *(earlier.trust for earlier in here))

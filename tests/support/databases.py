@@ -370,6 +370,8 @@ class Agent:
         return self.scope.scope_id
 
     def say(self, content: str | bytes, role: str = "user", **options: Any) -> Any:
+        if role == "tool":
+            options.setdefault("tool_call_id", "call")
         return self.memory.append_turn(self.scope_id, role=role, content=content, **options)
 
     def keep(self, content: str | bytes, **options: Any) -> Any:

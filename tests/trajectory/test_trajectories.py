@@ -235,7 +235,8 @@ def test_outcome_counts_what_was_said_and_made(backend: Any) -> None:
     trajectory = memory.start_trajectory("goal", initiator=USER)
     scope = memory.current_scope(trajectory.trajectory_id)
     for role, tokens in (("user", 10), ("system", 1), ("tool", 2), ("assistant", 7), ("assistant", 30)):
-        memory.append_turn(scope.scope_id, role=role, content="x", token_count=tokens)
+        called = {"tool_call_id": "1"} if role == "tool" else {}
+        memory.append_turn(scope.scope_id, role=role, content="x", token_count=tokens, **called)
     artifact = memory.create_artifact(
         scope.scope_id, artifact_type="fact", content="made", extraction_method="explicit"
     )

@@ -21,7 +21,7 @@ from support.providers import CountingEmbeddings, outage
 import caliber
 from caliber.kernels import estimate_tokens
 from caliber.model import TTL, ExtractionMethod, FixedClock, ToolCall, TTLKind, TurnRole
-from caliber.model.errors import Conflict, ConstraintViolation, InputError
+from caliber.model.errors import Conflict, ConstraintViolation, InputError, RequiredFieldMissing
 from caliber.model.time import from_us
 
 INVALID_UTF8 = b"caf\xe9 \xff\xfe \x00 end"
@@ -45,6 +45,21 @@ def test_turn_comes_back_with_everything(agent: Any) -> None:
     assert (third.content, third.tool_call_id) == (b"result", "call-1")
     assert [turn.sequence for turn in stored] == [0, 1, 2]
     assert [turn.turn_number for turn in stored] == [0, 1, 2]
+
+
+def test_a_tool_turn_needs_its_call(agent: Any) -> None:
+    # P-032; of messages of others, whose results may name none, it is "unknown"
+    memory, scope = agent.memory, agent.scope_id
+    for call in (
+        lambda: memory.append_turn(scope, role="tool", content="x"),
+        lambda: memory.append_turns(scope, [{"role": "tool", "content": "x", "tool_call_id": None}]),
+    ):
+        with pytest.raises(RequiredFieldMissing, match="tool_call_id"):
+            call()
+    assert memory.storage.turns.count() == 0
+    learned = memory.remember([{"role": "user", "content": "Look."}, {"role": "tool", "content": "x"}], user="ana")
+    turns = [turn for turn in memory.storage.turns.all() if turn.trajectory_id == learned.trajectory_id]
+    assert [turn.tool_call_id for turn in turns] == [None, "unknown"]
 
 
 def test_token_count_is_estimated_when_left_out(agent: Any) -> None:

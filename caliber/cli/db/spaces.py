@@ -207,9 +207,7 @@ def _check_droppable(memory: Caliber, name: str) -> None:
 @click.option("--dry-run", is_flag=True, help="Count them only.")
 @with_store
 def sweep(settings: Settings, dry_run: bool) -> None:
-    """Remove vectors of deleted or inactive records or of unknown spaces, retired spaces without vectors, and links of
-    deleted records.
-    """
+    """Remove vectors and links of deleted records, vectors of inactive ones or unknown spaces, and empty spaces."""
     with settings.memory(note=False) as memory:
         found = memory.admin.sweep(dry_run=dry_run)
         document = {**dataclasses.asdict(found), "count": found.count}

@@ -38,6 +38,8 @@ _UNSIGNED: Final = frozenset({"thinking", "redactedthinking", "reasoning", "thou
 _NAME: Final = ("name", "tool_name", "toolName")
 _ID: Final = ("call_id", "tool_use_id", "tool_call_id", "toolUseId", "toolCallId", "id", *_NAME)
 _ANSWERED: Final = tuple(name for name in _ID if name != "id")
+_UNNAMED: Final = "unknown"
+"""The call that a result answers where a message names none."""
 _INPUT: Final = ("arguments", "input", "args")
 _OUTPUT: Final = ("content", "output", "response", "result")
 _BESIDE: Final = frozenset({"thought", "thought_signature", "thoughtSignature", "video_metadata", "videoMetadata"})
@@ -140,7 +142,8 @@ class _Parts:
             said = "\n\n".join(self._text(kind, kind.replace("_", ""), body, at) for kind, body, at in read)
         else:
             said = "" if content is None else _json(content, f"{field}.content")
-        return {"role": TurnRole.TOOL, "content": said, "tool_call_id": _first(body, _ID), "is_error": _failed(body)}
+        called = _first(body, _ID) or _UNNAMED
+        return {"role": TurnRole.TOOL, "content": said, "tool_call_id": called, "is_error": _failed(body)}
 
     def turns(self, message: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Return the keywords of the turns that were read."""
@@ -153,7 +156,7 @@ class _Parts:
             "thinking": self.thinking,
         }
         if self.role is TurnRole.TOOL:
-            turn |= {"tool_call_id": _first(message, _ANSWERED), "is_error": _failed(message)}
+            turn |= {"tool_call_id": _first(message, _ANSWERED) or _UNNAMED, "is_error": _failed(message)}
         elif self.calls:
             turn["tool_calls"] = self.calls
         return [turn, *self.results] if self.calls else [*self.results, turn]

@@ -29,7 +29,6 @@ from caliber.resident.snapshot import visible_rows
 from caliber.schema.catalog import Catalog
 from caliber.schema.predicate import Comparison, Either, Operator, Predicate, Variable, all_of, one_of, variables_in
 from caliber.schema.relation import Column, ColumnType, Relation, Residence
-from caliber.schema.validity import asked_us
 from caliber.storage.compile.conditions import filterable
 from caliber.storage.sql.full_text import texts_of
 
@@ -87,19 +86,12 @@ def kinds_of(catalog: Catalog) -> dict[str, str]:
 
 
 def alive(
-    snapshot: RelationSnapshot,
-    as_of_us: int,
-    now_us: int,
-    allowed: Allowed | None = None,
-    start: int = 0,
-    *,
-    archived: bool = False,
+    snapshot: RelationSnapshot, at_us: int, allowed: Allowed | None = None, start: int = 0, *, archived: bool = False
 ) -> NDArray[np.bool_]:
-    """Return the rows from ``start`` on that count: as they hold at ``as_of_us`` by valid time, else at ``now_us``.
+    """Return the rows from ``start`` on that count at an instant, ``archived`` ones too if that is True.
 
     What may lack a text counts when it has one. ``allowed`` says which rows may be seen.
     """
-    at_us = asked_us(snapshot.relation, as_of_us, now_us)
     live = visible_rows(snapshot, at_us, allowed, start, archived=archived)
     text = snapshot.relation.text
     if text is not None and text.tokens is not None:
@@ -133,11 +125,11 @@ def conditions_of(relations: Sequence[Relation], values: Mapping[str, Any]) -> d
     for name, operand in values.items():
         is_field = False
         for relation in relations:
-            if name in _comparable(relation):
+            if name in comparable(relation):
                 is_field = True
                 parts[relation.name].append(_condition(relation.column(name), operand))
         if not is_field:
-            names = ", ".join(sorted(set().union(*map(_comparable, relations))))
+            names = ", ".join(sorted(set().union(*map(comparable, relations))))
             raise InvalidValue(field=f"filter.{name}", reason=f"cannot be filtered by; there are {names}")
     out = {}
     for kind, found in parts.items():
@@ -147,16 +139,14 @@ def conditions_of(relations: Sequence[Relation], values: Mapping[str, Any]) -> d
     return out
 
 
-def _comparable(relation: Relation) -> tuple[str, ...]:
+def comparable(relation: Relation) -> tuple[str, ...]:
     """Return the columns that a mapping can name: those that searches are filtered by, and lists of texts, as tags."""
     lists = (each for each in relation.columns if each.type is ColumnType.TEXT_ARRAY)
     return (*filterable(relation), *(each.name for each in lists if each.name != relation.rights.readers))
 
 
 def written_by(author: Principal | str, relations: Sequence[Relation]) -> dict[str, Predicate]:
-    """Return the condition that a principal wrote a record, in any role, for each relation that keeps authors.
-
-    ``author`` may be the label of a principal, or what ``created_by`` of a record holds.
+    """Return the condition that a principal, or its label, wrote a record, for each relation that keeps authors.
 
     Raises: InvalidValue for relations that keep none; DTypeError.
     """

@@ -160,14 +160,11 @@ class VisibleCache:
     def of(
         self, owners: RelationSnapshot, readers: Seen, as_of_us: int, now_us: int, *, archived: bool = False
     ) -> VisibleRows:
-        """Return which rows are in force and may be seen: by valid time at ``as_of_us``, else at ``now_us``.
-
-        With ``archived`` those that were archived, too.
-        """
+        """Return which rows are in force, or ``archived``, and may be seen: by valid time at ``as_of_us``, else now."""
         seen = readers.over(owners)
         at = asked_us(owners.relation, as_of_us, now_us)
         if archived or (seen is not None and not seen.interned):
-            return VisibleRows(alive(owners, at, at, seen, archived=archived))
+            return VisibleRows(alive(owners, at, seen, archived=archived))
         verdicts = None if seen is None else seen.verdicts
         with self._lock:
             entries = self.known.setdefault(owners.generation, [])
@@ -197,7 +194,7 @@ def _agree(one: Bools | None, other: Bools | None) -> bool:
 
 
 def _fresh(owners: RelationSnapshot, seen: Allowed | None, at: int) -> VisibleRows:
-    return _marked(VisibleRows(alive(owners, at, at, seen)), owners, seen, at, 0)
+    return _marked(VisibleRows(alive(owners, at, seen)), owners, seen, at, 0)
 
 
 def _grown(before: VisibleRows, owners: RelationSnapshot, seen: Allowed | None, at: int) -> VisibleRows:
@@ -205,7 +202,7 @@ def _grown(before: VisibleRows, owners: RelationSnapshot, seen: Allowed | None, 
     visible = np.empty(owners.length, np.bool_)
     np.logical_and(before.visible, owners.live_mask[:start], out=visible[:start])
     if start < owners.length:
-        visible[start:] = alive(owners, at, at, seen, start)
+        visible[start:] = alive(owners, at, seen, start)
     return _marked(before.grown(visible), owners, seen, at, start)
 
 

@@ -84,7 +84,9 @@ class Worker:
             self.memory.remember([{"role": "user", "content": told(self.rng)}], user=USER, task=self.task)
             self.turns += 1
         elif choice < 0.8:
-            self.memory.append_turn(scope.scope_id, role=self.rng.choice(roles), content=answered(self.rng, at))
+            role = self.rng.choice(roles)
+            called = "1" if role == "tool" else None
+            self.memory.append_turn(scope.scope_id, role=role, tool_call_id=called, content=answered(self.rng, at))
             self.turns += 1
         elif choice < 0.93:
             self.make(scope, f"Report {at}: the {self.rng.choice(PARTS)} is a model {self.rng.choice('ABCD')}{at}.")
@@ -98,7 +100,7 @@ class Worker:
         stays.
         """
         scope = open_scope_of(self.memory, self.task)
-        self.memory.append_turn(scope.scope_id, role="tool", content=answered(self.rng, 0))
+        self.memory.append_turn(scope.scope_id, role="tool", tool_call_id="1", content=answered(self.rng, 0))
         self.turns += 1
         for at in range(steps):
             self.step(at, roles=("tool",))
@@ -123,7 +125,7 @@ class Worker:
         for number in range(steps):
             scope = open_scope_of(self.memory, self.task)
             text = " ".join(answered(self.rng, at + number) for _ in range(20))
-            self.memory.append_turn(scope.scope_id, role="tool", content=text)
+            self.memory.append_turn(scope.scope_id, role="tool", tool_call_id="1", content=text)
             self.turns += 1
             self.make(scope, f"Report {at}.{number}: {text}")
             if number % 5 == 4:
