@@ -153,7 +153,8 @@ class _Asking:
             stored = [null if value is None else self._stored(column, value) for value in values]
             # The value that stands for NULL in the array is no record's.
             return self._among(column, [item for item in stored if item != null or None in values], wanted)
-        if column.residence is Residence.PACKED and column.name not in snapshot.relation.resident.groups:
+        packed = self._layout.residences[column.name] is Residence.PACKED  # a key is not, whatever its column states
+        if packed and column.name not in snapshot.relation.resident.groups:
             rows, decode = np.flatnonzero(wanted), decoder_of(column)
             found = snapshot.packed_values(column.name, rows.tolist())
             decoded = found if decode is None else [None if item is None else decode(item) for item in found]
