@@ -544,7 +544,7 @@ class AsyncCaliber(AsyncHandle, AsyncLearningMethods, AsyncNoteMethods, AsyncRec
         limit: int | None = None,
         user: str | EntityRef | None = None,
     ) -> list[Event]:
-        """Return a trajectory's events, newest first. See ``Caliber.trace``."""
+        """Return the events of a trajectory and of its session, newest first. See ``Caliber.trace``."""
 
     def acting_as(self, principal: Principal) -> AsyncCaliber:
         """Return a handle on the same tenant for another principal; closing either closes both.

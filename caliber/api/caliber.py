@@ -231,7 +231,7 @@ class Caliber(LearningMethods, NoteMethods, RecordMethods, Facets, AbstractConte
         limit: int | None = None,
         user: str | EntityRef | None = None,
     ) -> list[Event]:
-        """Return a trajectory's events, newest first.
+        """Return the events of a trajectory and of its session, newest first.
 
         ``user`` is whom the call is for, as in ``search``.
 

@@ -259,6 +259,7 @@ ADMINISTERS: dict[str, Callable[[caliber.Caliber], Any]] = {
     "status": lambda memory: memory.admin.status(),
     "vacuum": lambda memory: memory.admin.vacuum(),
     "backup": lambda memory: memory.admin.backup("never.db"),
+    "export_audit": lambda memory: memory.admin.export_audit("never.jsonl"),
     "check": lambda memory: memory.admin.check(),
     "create views": lambda memory: memory.admin.create_views(),
     "drop views": lambda memory: memory.admin.drop_views(),

@@ -39,7 +39,7 @@ def test_only_an_admin_acts_as_another(backend: Any, wanted: Principal) -> None:
 
 def administers(admin: Any) -> list[Callable[[], Any]]:
     """Return every call of the facet that needs an admin."""
-    given = {"purge_trajectory": (uuid.UUID(int=1),), "backup": ("backup.zip",)}
+    given = {"purge_trajectory": (uuid.UUID(int=1),), "backup": ("backup.zip",), "export_audit": ("a.jsonl",)}
     names = (name for name in dir(admin) if not name.startswith("_") and name not in ("stats", "inspect"))
     whole = [admin.inspect.spaces, admin.inspect.differences, functools.partial(admin.inspect.named, ["maria"])]
     return [*whole, *(functools.partial(getattr(admin, name), *given.get(name, ())) for name in names)]
