@@ -117,7 +117,7 @@ def named(module: ModuleType, name: str) -> object:
 
 def is_facet(kind: object) -> bool:
     """Return whether an object of a class is a part of the API; a watch has no asynchronous form."""
-    return isinstance(kind, type) and not issubclass(kind, Watch | AsyncFace) and aio_proxy.is_facet(kind)
+    return isinstance(kind, type) and kind is not Watch and aio_proxy.is_facet(kind)
 
 
 def members(kind: type, named: dict[str, FunctionType | property]) -> list[Member]:

@@ -72,11 +72,6 @@ class AsyncHandle(AsyncFace, of="Caliber"):
     _sync: Caliber
 
     @property
-    def aio(self) -> Self:
-        """This handle."""
-        return self
-
-    @property
     def sync(self) -> Caliber:
         """The same handle for synchronous code."""
         return self._sync

@@ -31,7 +31,6 @@ from caliber.policies.policy_engine import tasks_of
 from caliber.search.service import Searching
 
 if TYPE_CHECKING:
-    from caliber.api.asynchronous import AsyncCaliber
     from caliber.explain.service import Explaining
 
 
@@ -45,14 +44,6 @@ class Caliber(LearningMethods, NoteMethods, RecordMethods, Facets, AbstractConte
         self._searching = Searching(engine, principal)
         self._reader = ContextService(engine, principal, self._searching)
         super().__init__(engine, principal, tasks_of(engine, principal, self._reader.assemble_only))
-
-    @property
-    def aio(self) -> AsyncCaliber:
-        """The same handle with ``async`` methods, for any event loop; closing either closes both."""
-        from caliber.api.aio_base import aio_of  # most programs are of one kind
-
-        face: AsyncCaliber = aio_of(self)
-        return face
 
     # --- reading -----------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
-from caliber.model.errors import PermissionDenied
+from caliber.model.errors import DTypeError, PermissionDenied
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.references import EntityRef, GrantId, IdentityId
 
@@ -87,7 +87,10 @@ class Principal:
         return self.is_admin or self.kind is PrincipalKind.APPLICATION
 
     def denied(self, action: str, resource: str) -> PermissionDenied:
-        """Return the refusal of an action."""
+        """Return the refusal of an action. Raises: DTypeError."""
+        for field, value in (("action", action), ("resource", resource)):
+            if not isinstance(value, str):
+                raise DTypeError(field=field, expected="str", got=type(value).__name__)
         return PermissionDenied(agent_id=self.label, action=action, resource=resource)
 
     def require_service(self, action: str, resource: str) -> None:

@@ -208,8 +208,8 @@ def test_an_open_handle_has_an_asynchronous_face_for_every_loop(config: CaliberC
     with caliber.open(config, create=True) as memory:
 
         async def talk(user: str) -> str:
-            face = memory.as_user(user).aio
-            assert (face.aio, face.sync.config) == (face, memory.config)
+            face = caliber.aio.of(memory.as_user(user))
+            assert face.sync.config == memory.config
             task = await face.start_trajectory("Plan")
             scope = await face.open_scope(task.trajectory_id)
             said = (face.append_turn(scope.scope_id, role="user", content=f"{at} of {user}") for at in range(30))

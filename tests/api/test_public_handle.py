@@ -15,8 +15,8 @@ CORE = {
     "undo_note", "consolidate_notes", "get", "records", "search", "search_many", "assemble_context", "explain",
     "replay", "trace", "forget", "acting_as", "as_user", "as_agent", "transaction", "flush", "close",
 }  # fmt: skip
-IDENTITY = {"principal", "config", "aio"}
-"""Attributes, which do nothing: for whom the handle acts, as what it was opened, and its asynchronous face."""
+IDENTITY = {"principal", "config"}
+"""Attributes, which do nothing: for whom the handle acts, and as what it was opened."""
 
 
 def public(kind: type) -> set[str]:

@@ -23,7 +23,6 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 import caliber
-from caliber.api.aio_proxy import AsyncFace
 from caliber.config import CaliberConfig
 from caliber.model.agents import LockToken
 from caliber.model.references import EntityRef, EntityType
@@ -144,8 +143,7 @@ def doors(thing: object, prefix: str, sound: Mapping[str, Any], skipped: Collect
             continue
         if isinstance(inspect.getattr_static(type(thing), name), property):
             facet = getattr(thing, name)
-            ours = type(facet).__module__.startswith("caliber.") and not isinstance(facet, AsyncFace)
-            if ours and not _is_data(facet):  # the asynchronous handle has doors of its own
+            if type(facet).__module__.startswith("caliber.") and not _is_data(facet):
                 yield from doors(facet, f"{whole}.", sound, skipped)
         elif callable(inspect.getattr_static(type(thing), name)):
             yield call_of(whole, getattr(thing, name), sound)
