@@ -45,7 +45,7 @@ from caliber.model.windows import Position, QueryAnalysis, SearchHit, SearchResu
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.schema.derived import Sha256
-from caliber.schema.predicate import Predicate, all_of
+from caliber.schema.predicate import Predicate, all_of, columns_in
 from caliber.schema.relation import Relation
 from caliber.search.filtering import filters
 from caliber.search.filtering.filters import Found, Where
@@ -187,6 +187,8 @@ class Searching:
         where = self._where(conditions, author, kind_names, at_us, named=kinds is not None)
         if where is not None:
             kind_names = tuple(where.predicates)
+            for kind, predicate in where.predicates.items():
+                self.readers.require_columns(engine.store.catalog.by_name[kind], columns_in(predicate))
         space = self._embeddings.searched(snapshot, given=vector is not None)
         answers = []
         with self._boundary(snapshot) as search:

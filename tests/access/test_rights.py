@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -324,6 +325,10 @@ def test_values_that_follow_from_hidden_turns_are_those_without_any(
     for asked in ({"filter": 'trust = "web"'}, {"summary_tokens": 0}, {"order_by": "turn_count"}):
         with pytest.raises(PermissionDenied):
             worker.records("scope").find(**asked)
+    for asked in ('trust = "web"', {"summary_tokens": 0}):  # nor does a search tell what it may not read
+        for search in (worker.records("scope").search, partial(worker.search, kinds=["scope"])):
+            with pytest.raises(PermissionDenied):
+                search("lantern", filter=asked)
     assert len(worker.records("scope").find(sequence=0)) == 2
     for forbidden in (worker.pcp.checkpoint, worker.pcp.recover):
         with pytest.raises(PermissionDenied):
