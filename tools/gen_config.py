@@ -271,6 +271,7 @@ def _memories() -> Iterator[str]:
         "parent": "the memory of the records that its records belong to",
         "key": f"fields, such as `[ns, name]`, by whose values there is one record at most; of types {_words(KEYS)}",
         "history": "`none` keeps nothing of a record that is replaced or deleted; left out: `versions`",
+        "shown": 'the text of a record in windows, with fields in braces: `"{subject}: {content}"`; left out: a list',
         "inject_on": "triggers at which its records enter the next window",
     }
     assert tuple(about) == memories.SETTINGS, "a setting of memories has no line here"

@@ -30,6 +30,7 @@ from caliber.api.aio_base import (
 )
 from caliber.api.aio_proxy import AsyncFace
 from caliber.api.caliber import Caliber
+from caliber.blocks.facet import MAX_CHARS
 from caliber.config import CaliberConfig
 from caliber.dsl.loading import ConfigSource
 from caliber.embedding.reembedding import FillStatus, Reembedded
@@ -98,6 +99,7 @@ from caliber.model.trust import TrustLabel
 from caliber.model.window_diff import WindowDiff
 from caliber.model.windows import ContextWindow, SearchResult
 from caliber.model.workspace import CalendarEvent, Occurrence, Todo, TodoKind, TodoPriority, TodoStatus, WorkspaceValue
+from caliber.model.workspace.blocks import BlockChange, BlockKind, MemoryBlock
 from caliber.schema.relation import Relation
 from caliber.storage.bulk.protocol import BATCH_ROWS, BulkReport, OnExisting
 from caliber.storage.maintain.integrity import Finding
@@ -124,6 +126,10 @@ class AsyncFacets(AsyncFace):
     @property
     def identities(self) -> AsyncIdentities:
         """Names of users and agents. See ``Caliber.identities``."""
+
+    @property
+    def blocks(self) -> AsyncBlocks:
+        """Memory blocks: labelled texts that stand in every window. See ``Caliber.blocks``."""
 
     @property
     def learning(self) -> AsyncLearning:
@@ -893,6 +899,81 @@ class AsyncIdentities(AsyncFace):
         """Make two users or agents one: the names and tasks of ``duplicate`` are those of ``into`` from now on.
 
         See ``Identities.merge``.
+        """
+
+class AsyncBlocks(AsyncFace):
+    """``Blocks`` with ``async`` methods."""
+
+    async def get(self, label: str) -> MemoryBlock:
+        """Return the block of a label: one's own, else one that is shared with the agent, else everybody's.
+
+        See ``Blocks.get``.
+        """
+
+    async def list(self, kind: BlockKind | str | None = None) -> builtins.list[MemoryBlock]:
+        """Return one's own blocks, those shared with the agent, and everybody's, the oldest first.
+
+        See ``Blocks.list``.
+        """
+
+    async def history(self, label: str) -> builtins.list[BlockChange]:
+        """Return the changes of a block's text, the newest first. See ``Blocks.history``."""
+
+    async def create(
+        self,
+        label: str,
+        text: str = "",
+        *,
+        description: str = "",
+        kind: BlockKind | str = BlockKind.CORE,
+        max_chars: int = MAX_CHARS,
+        read_only: bool = False,
+    ) -> MemoryBlock:
+        """Create a block of the principal. See ``Blocks.create``."""
+
+    async def replace(self, label: str, text: str, *, version: int | None = None) -> MemoryBlock:
+        """Give a block another text. See ``Blocks.replace``."""
+
+    async def append(self, label: str, text: str, *, separator: str = "\n") -> MemoryBlock:
+        """Add a text at the end of a block, after a separator unless the block is empty. See ``Blocks.append``."""
+
+    async def insert(self, label: str, text: str, *, line: int) -> MemoryBlock:
+        """Insert a text as lines before a line, the first of which is 0; behind the last one it is added.
+
+        See ``Blocks.insert``.
+        """
+
+    async def edit(self, label: str, old: str, new: str) -> MemoryBlock:
+        """Replace a part of a block, which it must have exactly once. See ``Blocks.edit``."""
+
+    async def set_limit(self, label: str, max_chars: int) -> MemoryBlock:
+        """Change the most characters of a block. See ``Blocks.set_limit``."""
+
+    async def undo(self, label: str) -> MemoryBlock:
+        """Take back the last change of a block's text; taken back again, it is there again. See ``Blocks.undo``."""
+
+    async def restore(self, label: str, version: int) -> MemoryBlock:
+        """Give a block the text that it had in a version of its history. See ``Blocks.restore``."""
+
+    async def share(self, label: str, agent: str | EntityRef, *, write: bool = False) -> MemoryBlock:
+        """Show a block to another agent, which may change it too with ``write``. See ``Blocks.share``."""
+
+    async def unshare(self, label: str, agent: str | EntityRef) -> MemoryBlock:
+        """Show a block no longer to an agent. See ``Blocks.unshare``."""
+
+    async def delete(self, label: str) -> None:
+        """Delete a block of one's own. See ``Blocks.delete``."""
+
+    async def tools(self, form: str = "openai") -> builtins.list[dict[str, Any]]:
+        """Return the definitions of tools by which a model edits blocks, in the form ``openai`` or ``anthropic``.
+
+        See ``Blocks.tools``.
+        """
+
+    async def call(self, name: str, arguments: Mapping[str, Any] | str) -> str:
+        """Run a tool that a model called, and return what to answer it: also why it was refused.
+
+        See ``Blocks.call``.
         """
 
 class AsyncLearning(AsyncFace):

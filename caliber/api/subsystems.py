@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from caliber.admin.tables import Tables
     from caliber.agents.conflicts.facet import Conflicts
     from caliber.agents.facet import Agents
+    from caliber.blocks.facet import Blocks
     from caliber.explain.service import Windows
     from caliber.jobs.facet import Jobs
     from caliber.knowledge.links import LinkedRecords
@@ -82,6 +83,13 @@ class Facets:
     def identities(self) -> Identities:
         """Names of users and agents."""
         return Identities(self._engine, self._principal)
+
+    @property
+    def blocks(self) -> Blocks:
+        """Memory blocks: labelled texts that stand in every window."""
+        from caliber.blocks.facet import Blocks
+
+        return Blocks(self._engine, self._principal, self._searching)
 
     @property
     def learning(self) -> Learning:

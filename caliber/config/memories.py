@@ -204,6 +204,9 @@ class MemoryConfig(Section):
     history: History = knob(
         "Keep earlier versions of a record for replay, or nothing.", "ours", optional=True, default=History.VERSIONS
     )
+    shown: Text | None = knob(
+        "Text of a record in windows, with fields in braces. Default: its fields with values.", "ours", optional=True
+    )
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -246,4 +249,5 @@ class MemoryConfig(Section):
             inject_on=tuple(item.declared for item in self.inject_on),
             key=self.key,
             history=self.history,
+            shown=self.shown,
         )

@@ -104,6 +104,8 @@ class AssemblyInputs:
     """Rules for this window alone."""
     used_by: tuple[bytes, ...] = (NOBODY.bytes,)
     """The ids whose uses of records count."""
+    block_owners: frozenset[bytes] = frozenset()
+    """The ids whose memory blocks stand in the window."""
     user_names: frozenset[str] = frozenset()
     """The names of the task's user, and the id."""
 

@@ -23,7 +23,7 @@ from caliber.engine.refusals import estimator_of
 from caliber.kernels import Estimator
 from caliber.model.context import Reach, SectionType, SourceType
 from caliber.model.lazy_dataclass import dataclass
-from caliber.schema.memories import BUILT_IN
+from caliber.schema.memories import BLOCKS, BUILT_IN
 from caliber.schema.relation import Relation
 from caliber.schema.relations import BY_NAME
 from caliber.schema.traits import Enters
@@ -127,6 +127,8 @@ class SectionPlan:
         """Return whether a section may hold records of a source."""
         if source == self.source:
             return True
+        if self.type is SectionType.PERSONA:
+            return source >= OWN
         if self.type is SectionType.RECALL:
             return source != SPOKEN and source not in _TEXTS
         return source in RECORDS and source != SPOKEN and RECORDS[source].in_windows.section is self.type
@@ -177,6 +179,8 @@ class AssemblyPlan:
     """The section of turns that left the conversation, in room that nothing else needs; not with rules."""
     about: SectionPlan | None = None
     """The section of what is known of the user, and the source of it; not with rules."""
+    blocks: int | None = None
+    """The source of memory blocks, which stand in the section of the persona."""
     dated: bool = False
     """Whether turns carry their days: where there can be a section about the user."""
     told: SectionPlan | None = None
@@ -206,6 +210,11 @@ class AssemblyPlan:
         """The sources of records that something brings into windows without rules."""
         of = {source: relation.in_windows.enters for source, relation in self.records.items()}
         return {enters: [source for source, its in of.items() if its is enters] for enters in Enters}
+
+    @cached_property
+    def fixed(self) -> tuple[int, ...]:
+        """The sections of the persona, blocks and texts of the caller, which no query changes."""
+        return tuple(section.index for section in self.sections if section.source in (PERSONA, EXTRA))
 
     @cached_property
     def history_index(self) -> int:
@@ -463,6 +472,7 @@ def plan_with(config: CaliberConfig, measures: Measures, once: tuple[OneShot, ..
         current=sections[-1],
         about=next((section for section in sections if section.type is SectionType.ABOUT_USER), None),
         earlier=next((section for section in sections if section.type is SectionType.EARLIER), None),
+        blocks=next((OWN + at for at, each in enumerate(config.memories) if each.name == BLOCKS), None),
         dated=any(section.type is SectionType.ABOUT_USER for section in sections),
         told=next((section for section in sections if section.type is SectionType.TOLD), None),
         rule_sections=tuple(

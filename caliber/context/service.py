@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.access.corrections import event_filter
-from caliber.access.owners import names_of_user, own_names, user_of
+from caliber.access.owners import entity_named, names_of_user, own_names, user_of
 from caliber.access.visibility import Readers
 from caliber.config import CaliberConfig
 from caliber.context.assembler import Assembled, assemble
@@ -36,15 +36,17 @@ from caliber.engine.stale_inputs import check_erasures
 from caliber.events.event_log import newest
 from caliber.kernels import uuid7
 from caliber.model import arguments
-from caliber.model.access import Principal
+from caliber.model.access import Principal, PrincipalKind
 from caliber.model.context import ContextPersistence, SectionType, StoredWindow, WindowDurability
 from caliber.model.deadline import check, within
 from caliber.model.embedding import EmbeddingSpace
 from caliber.model.errors import InvalidValue, NotFound
 from caliber.model.events import Event, EventType, is_own
+from caliber.model.knowledge import NOBODY
 from caliber.model.references import EntityRef, EntityType, TrajectoryId, WindowId
 from caliber.model.storage import ReadConsistency
 from caliber.model.time import from_us, to_us
+from caliber.model.trajectory import Trajectory
 from caliber.model.windows import ContextWindow
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.schema.relations import CONFIG_DOCUMENT, CONTEXT_WINDOW, EVENT, IDENTITY
@@ -176,7 +178,10 @@ class ContextService:
             from caliber.context.in_database.window_rows import WindowAsked, read_window
 
             embedder = self._embeddings.embedder
-            request = WindowAsked(plan, trajectory_id, max_tokens, query, asked, self._principal, embedder, names)
+            owners = self._block_owners(trajectory_id)
+            request = WindowAsked(
+                plan, trajectory_id, max_tokens, query, asked, self._principal, embedder, names, owners
+            )
             read = read_window(engine.store, shared.stored, shared.records, engine.memory, snapshot, request)
             snapshot, query, totals = read.snapshot, read.query, read.totals
             searcher = shared.stored.searcher()
@@ -197,6 +202,7 @@ class ContextService:
                 masks=readers.masks(snapshot),
                 used_by=readers.used_by,
                 user_names=names,
+                block_owners=self._block_owners(trajectory_id),
                 query=query.text,
                 query_embedding=query.vector,
                 without_vector=without_vector,
@@ -211,6 +217,21 @@ class ContextService:
             engine.memory,
             searcher,
         )
+
+    def _block_owners(self, trajectory_id: uuid.UUID) -> frozenset[bytes]:
+        """Return everybody, and the user and the agent of a task and of the principal, if there are memory blocks."""
+        if plan_of(self._engine.config).blocks is None:
+            return frozenset()
+        tasks, memory = self._engine.memory.snapshot.relations[TASKS], self._engine.memory
+        row = tasks.find(trajectory_id.bytes)
+        task: Trajectory | None = None if row < 0 else memory.entity(tasks, row)
+        ids = [NOBODY]
+        if task is not None:
+            ids += [each for each in (task.initiator.id, task.agent_id, task.user_id) if each is not None]
+        if self._principal.kind is PrincipalKind.AGENT:
+            identities = memory.snapshot.relations[IDENTITY.name]
+            ids.append(entity_named(identities, EntityType.AGENT, self._principal.id).id)
+        return frozenset(each.bytes for each in ids)
 
     def _user_names(self, trajectory_id: uuid.UUID) -> frozenset[str]:
         """Return the names of the user of a task, if windows have a section about the user."""

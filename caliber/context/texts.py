@@ -207,7 +207,11 @@ def render_columns(relation: Relation, columns: Sequence[Sequence[Any]]) -> list
     if window.template is None:
         return [_listed(relation, values) for values in zip(*columns, strict=True)]
     form = window.form.format
-    texts = [[value if type(value) is str else shown(value) for value in values] for values in columns]
+    kinds = map(relation.column, window.shown)
+    texts = [
+        [value if type(value) is str else _value(kind, value) for value in values]
+        for kind, values in zip(kinds, columns, strict=True)
+    ]
     made = [form(*values) for values in zip(*texts, strict=True)]
     return [text if text.isprintable() else indented(text) for text in made]
 
@@ -222,6 +226,10 @@ def _listed(relation: Relation, values: Sequence[Any]) -> str:
     if len(rendered) == 1 and rendered[0][0].residence is Residence.TEXT:
         return f"- {rendered[0][1]}"
     return "- " + "\n  ".join(f"{column.name}: {value}" for column, value in rendered)
+
+
+def _value(column: Column, stored: Any) -> str:
+    return shown(stored) if stored is None or column.type is ColumnType.BYTES else _plain(column, stored)
 
 
 def _plain(column: Column, stored: Any) -> str:

@@ -17,7 +17,8 @@ from caliber.model.trajectory import ArtifactType
 from caliber.schema.memory_types import FieldType, History, IndexType, Lifecycle, RetentionKind
 
 SETTINGS: Final = (
-    "type", "schema", "retention", "index", "lifecycle", "artifacts", "parent", "key", "history", "inject_on"
+    "type", "schema", "retention", "index", "lifecycle", "artifacts", "parent", "key", "history", "shown",
+    "inject_on",
 )  # fmt: skip
 _PLAIN_RETENTIONS: Final = (RetentionKind.PERSISTENT, RetentionKind.SESSION, RetentionKind.SCOPE)
 RETENTIONS: Final = (*_PLAIN_RETENTIONS, "30d", "max(100)", "until(field)", "compress_on: scope_close")
@@ -46,6 +47,7 @@ def memory(state: Building, source: Source, definition: ast.Definition) -> None:
         "parent": _parent,
         "key": _key,
         "history": _history,
+        "shown": _shown,
         "inject_on": _inject_on,
     }
     for key, setting in settings.items():
@@ -70,6 +72,14 @@ def _history(state: Building, source: Source, value: ast.Value, data: dict[str, 
     found = _one_of(state, source, value, History, "unknown history")
     data["history"] = found or History.VERSIONS.value  # it has its fault already
     state.places[(*path, "history")] = (source, value.span)
+
+
+def _shown(state: Building, source: Source, value: ast.Value, data: dict[str, Any], path: Path) -> None:
+    state.places[(*path, "shown")] = (source, value.span)
+    if isinstance(value, ast.Text):
+        data["shown"] = value.value
+    else:
+        state.wrong(source, value.span, 'shown is a text in quotes, with fields in braces: "{subject}: {content}"')
 
 
 def _schema(state: Building, source: Source, value: ast.Value, data: dict[str, Any], path: Path) -> None:

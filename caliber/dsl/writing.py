@@ -191,6 +191,8 @@ def _memory(memory: MemoryConfig) -> Iterator[str]:
         yield f"key: [{', '.join(memory.key)}]"
     if memory.history is History.NONE:
         yield f"history: {memory.history}"
+    if memory.shown is not None:
+        yield f"shown: {quoted(memory.shown)}"
     if memory.inject_on:
         yield f"inject_on: [{', '.join(when.shown for when in memory.inject_on)}]"
     if memory.indexes:

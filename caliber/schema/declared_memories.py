@@ -15,6 +15,7 @@ import hashlib
 import keyword
 import math
 import re
+import string
 import uuid
 from collections.abc import Iterator, Mapping
 from datetime import datetime
@@ -146,6 +147,8 @@ def field_faults(memory: MemoryType) -> Iterator[tuple[str, str]]:
         reason = _fault_of_field(memory, item)
         if reason:
             yield item.name, reason
+    if memory.shown is not None and (reason := _fault_of_shown(memory, memory.shown)):
+        yield "shown", reason
     if (until := memory.retention.field) is not None and until not in _instants(memory):
         yield until, "is no timestamp of its own: retention is until the instant in such a field"
     try:
@@ -301,6 +304,21 @@ def _own_fields(memory: MemoryType) -> Iterator[Field]:
             yield item
 
 
+def _fault_of_shown(memory: MemoryType, template: str) -> str:
+    fields = {item.name for item in _own_fields(memory) if item.type is not FieldType.BYTES}
+    try:
+        parts = list(string.Formatter().parse(template))
+    except ValueError as error:
+        return f"is no text with fields in braces: {error}"
+    named = [name for _, name, _, _ in parts if name is not None]
+    wrong = next((name for name in named if name not in fields), None)
+    if wrong is not None:
+        return f"names {wrong or 'no field'}; it may name {', '.join(sorted(fields))}"
+    if not named or any(spec or conversion for _, _, spec, conversion in parts):
+        return "names fields in braces, without more in them: {subject}: {content}"
+    return ""
+
+
 def _instants(memory: MemoryType) -> list[str]:
     return [item.name for item in _own_fields(memory) if item.type is FieldType.TIMESTAMP]
 
@@ -381,7 +399,7 @@ def _relation_of(memory: MemoryType, code: int, plural: str) -> Relation:
             doubted=next((item.name for item in columns if item.name == "confidence" and item.type in _NUMBERS), None),
             together=("trajectory_id",) if memory.parent is None else ("trajectory_id", "parent_id"),
         ),
-        window=Window(Enters.FOUND, fields=_shown(memory)),
+        window=Window(Enters.FOUND, template=memory.shown, fields=_shown(memory)),
     )
 
 

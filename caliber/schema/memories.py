@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import field
+from typing import Final
 
 from caliber.model.declared import MemoryCategory
 from caliber.model.lazy_dataclass import dataclass
@@ -15,6 +16,9 @@ from caliber.schema.memory_types import FieldType, MemoryType, Retention, Retent
 from caliber.schema.relation import Column, Relation, Residence
 from caliber.schema.relations import RELATIONS
 from caliber.schema.traits import Window
+
+BLOCKS: Final = "memory_block"
+"""The declared memory whose records stand in every window of their owner; it comes with CALIBER."""
 
 _STAYS = Retention(RetentionKind.PERSISTENT)
 

@@ -57,6 +57,7 @@ def definition_of(memory: MemoryType) -> str:
         inject_on=[_when_of(item) for item in memory.inject_on],
         key=list(memory.key),
         history=None if memory.history is History.VERSIONS else memory.history.value,
+        shown=memory.shown,
     )
     return json.dumps(body, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
 
@@ -91,6 +92,7 @@ def memory_from(definition: str) -> MemoryType:
             inject_on=tuple(When(Trigger(on), cron) for on, cron in body.get("inject_on", ())),
             key=tuple(body.get("key", ())),
             history=History(body.get("history", History.VERSIONS)),
+            shown=body.get("shown"),
         )
         if not _is_plain(memory) or definition_of(memory) != definition:
             raise ValueError("not as it is written")
@@ -106,7 +108,7 @@ def _is_plain(memory: MemoryType) -> bool:
     names = [memory.name, *fields]
     texts = [*names, *(value for item in memory.fields for value in item.values)]
     whens = (kept.when, memory.closes_on, *memory.inject_on)
-    maybe = [memory.parent, kept.field, *(when.cron for when in whens if when is not None)]
+    maybe = [memory.parent, memory.shown, kept.field, *(when.cron for when in whens if when is not None)]
     return (
         all(isinstance(item, str) for item in texts)
         and all(item is None or isinstance(item, str) for item in maybe)

@@ -127,6 +127,8 @@ class MemoryType:
     key: tuple[str, ...] = ()
     """The fields by whose values there is one record at most."""
     history: History = History.VERSIONS
+    shown: str | None = None
+    """The text of a record in windows, with fields in braces; None: its fields with values, as a list."""
 
 
 _UNORDERED: Final = (FieldType.EMBEDDING, FieldType.JSON, FieldType.TEXTS, FieldType.UUIDS, FieldType.BYTES)

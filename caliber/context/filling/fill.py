@@ -48,7 +48,7 @@ from caliber.context.days import day_lengths
 from caliber.context.filling.filled import NO_RESERVE, Filled, Reserve, Truncation
 from caliber.context.filling.shown_turns import ShownTurns, SpokenTurns, TurnRepeats
 from caliber.context.filling.state import Filling
-from caliber.context.plan import EXTRA, PERSONA, SYSTEM, UNCAPPED, AssemblyPlan, SectionPlan, is_any_of
+from caliber.context.plan import SYSTEM, UNCAPPED, AssemblyPlan, SectionPlan, is_any_of
 from caliber.kernels import fill as kernel
 from caliber.model.errors import BudgetTooSmall
 from caliber.resident.documents import INDENT
@@ -212,7 +212,7 @@ def _fill_fixed(state: Filling, conversation: ShownTurns) -> None:
     _fill_instructions(state, min(conversation.must_length(), state.total // 2))
     conversation.enter_must()
     _fill_instructions(state, 0)  # those that made room for a message of which nothing fits
-    _take_texts(state, np.flatnonzero((state.sources == PERSONA) | (state.sources == EXTRA)))
+    _take_texts(state, np.flatnonzero(is_any_of(state.sections, state.plan.fixed)))
 
 
 def _take_texts(state: Filling, places: NDArray[np.int64]) -> None:

@@ -96,6 +96,11 @@ def gather(
         if about is not None:
             parts = [_besides(part, about) for part in parts] + [about]
         parts += [*_history(inputs, plan, members, cut_offs), *_blocks(inputs, plan)]
+    if plan.blocks is not None:
+        from caliber.context.gather.blocks import memory_blocks  # few configurations have any
+
+        always = memory_blocks(inputs, plan, texts)
+        parts = [_besides(part, other) for part in parts for other in always or [part]] + always
     selections: list[Selection] = []
     if plan.rule_sections:
         rules.hidden = hidden

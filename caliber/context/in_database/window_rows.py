@@ -30,16 +30,18 @@ from caliber.model.access import Principal
 from caliber.model.embedding import EmbeddingSpace
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.references import uuid_from_bytes
+from caliber.model.time import from_us
 from caliber.model.windows import Position
 from caliber.resident.partial import PartialMirrors
 from caliber.resident.snapshot import ResidentSnapshot
-from caliber.schema.predicate import Predicate
+from caliber.schema.predicate import Predicate, Variable
 from caliber.schema.relation import Relation
 from caliber.schema.traits import Enters
 from caliber.search.in_database.candidates import rows_of
 from caliber.search.in_database.stored import StoredRecords, StoredSearch, open_scope
 from caliber.search.request import Asked
 from caliber.storage.compile.codec import Row, codec_of, dump_json
+from caliber.storage.compile.conditions import Listing
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.protocol import Store
 from caliber.text.dates import Moment
@@ -63,6 +65,8 @@ class WindowAsked:
     """The embedder of a question that waits for its vector."""
     user_names: frozenset[str] = frozenset()
     """The names of the task's user, and the id."""
+    block_owners: frozenset[bytes] = frozenset()
+    """The ids whose memory blocks stand in the window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +152,7 @@ class WindowRows:
         self._scope = self._open_scope(rows[SCOPES])
         self._add(rows, {TURNS: self._earlier(rows, resident)})
         self._resolve(rows, resident)
-        found: list[Rows] = []
+        found: list[Rows] = [] if self._plan.blocks is None else [self._blocks(self._plan.records[self._plan.blocks])]
         if not self._plan.governed:
             found += self._unruled()
         if self._plan.rule_sections:
@@ -263,6 +267,14 @@ class WindowRows:
         self.totals = self._matching(knowledge)
         found = [self._asking(knowledge)] if self._asks else []
         return [*known, *found, self._newest(knowledge, config.assembly.notes_without_query)]
+
+    def _blocks(self, relation: Relation) -> Rows:
+        """Return the core memory blocks of the owners, and those that are shared with them."""
+        from caliber.context.gather.blocks import owned_by  # few configurations have any
+
+        name = relation.name
+        listing = Listing(self._store.plans[name].relation, owned_by(self._asked.block_owners), self._store.dialect)
+        return {name: [*listing.rows(self._session, {Variable.NOW: from_us(self._asked.search.now_us)})]}
 
     def _about_user(self, relation: Relation) -> Rows:
         """Return the records about the user of the task, by each name."""

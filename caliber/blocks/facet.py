@@ -1,0 +1,374 @@
+"""Facet ``memory.blocks``: texts under labels, which core ones every window of their owner begins with.
+
+The view says whose blocks they are: ``memory.as_agent("planner").blocks`` those of an agent,
+``memory.as_user("ana").blocks`` those of a user, ``memory.blocks`` everybody's.
+
+Source: P-016 to P-024, P-089 to P-099; docs/blocks.md.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from caliber.access.identities import entity_of
+from caliber.blocks.model_tools import called, definitions
+from caliber.engine.engine import Engine
+from caliber.memories.keys import id_at
+from caliber.memories.records import Records
+from caliber.model import arguments
+from caliber.model.access import Principal, PrincipalKind
+from caliber.model.errors import ConstraintViolation, InvalidValue, NotFound
+from caliber.model.events import EventFamily
+from caliber.model.knowledge import NOBODY
+from caliber.model.references import EntityRef, EntityType
+from caliber.model.workspace.blocks import BlockChange, BlockKind, MemoryBlock
+from caliber.schema.memories import BLOCKS, MemoryBinding
+from caliber.schema.relations import EVENT
+from caliber.search.service import Searching
+from caliber.storage.write.unit_of_work import UnitOfWork
+
+T = TypeVar("T")
+MAX_CHARS: Final = 5_000
+"""Most characters of a block that states no limit. Source: P-016."""
+_LABEL_CHARS: Final = 100
+_MOST_CHARS: Final = 1_000_000
+_ABSENT: Final = (
+    'this store has no memory blocks: open it with caliber.open(…, memories=["blocks"], create=True), or add'
+    ' include "caliber:blocks" to its program and run `caliber db migrate`'
+)
+
+
+class Blocks:
+    """The blocks of one principal, and those shared with it. Safe to share between threads."""
+
+    def __init__(self, engine: Engine, principal: Principal, searching: Searching) -> None:
+        self._engine, self._principal, self._searching = engine, principal, searching
+
+    @functools.cached_property
+    def _bound(self) -> MemoryBinding:
+        """The memory of blocks. Raises: InvalidValue for a store without it."""
+        self._engine.check_open()
+        bound = self._engine.store.catalog.named(BLOCKS)
+        if bound is None:
+            raise InvalidValue(field="blocks", reason=_ABSENT)
+        return bound
+
+    @functools.cached_property
+    def _records(self) -> _BlockRecords:
+        return _BlockRecords(self._engine, self._principal, self._searching, self._bound)
+
+    # --- reading -----------------------------------------------------------------------------------
+
+    def get(self, label: str) -> MemoryBlock:
+        """Return the block of a label: one's own, else one that is shared with the agent, else everybody's.
+
+        Raises: NotFound, InputError kinds.
+        """
+        return _block(self._records.get(self._located(label)))
+
+    def list(self, kind: BlockKind | str | None = None) -> builtins.list[MemoryBlock]:
+        """Return one's own blocks, those shared with the agent, and everybody's, the oldest first."""
+        wanted = None if kind is None else arguments.as_enum(kind, BlockKind, "kind")
+        me = self._me(register=False)
+        found = {each.record_id: each for each in self._records.find(owner=builtins.list({me, NOBODY}))}
+        if me != NOBODY:
+            found |= {each.record_id: each for each in self._records.find(agents=me)}
+        blocks = [_block(each) for each in found.values() if wanted in (None, each.kind.value)]
+        return sorted(blocks, key=lambda block: (block.created_at, block.label))
+
+    def history(self, label: str) -> builtins.list[BlockChange]:
+        """Return the changes of a block's text, the newest first. Raises: as ``get``."""
+        key = self._located(label)
+        return self._engine.read(lambda uow: [*_changes(uow, key)])
+
+    # --- writing -----------------------------------------------------------------------------------
+
+    def create(
+        self,
+        label: str,
+        text: str = "",
+        *,
+        description: str = "",
+        kind: BlockKind | str = BlockKind.CORE,
+        max_chars: int = MAX_CHARS,
+        read_only: bool = False,
+    ) -> MemoryBlock:
+        """Create a block of the principal. A ``read_only`` one is changed by users and the program, not by agents.
+
+        Raises: Conflict where it has a block of that label; ConstraintViolation for a longer text; InputError kinds.
+        """
+        most = _limit(max_chars)
+        fields = {
+            "owner": self._me(),
+            "label": _label(label),
+            "description": arguments.as_text(description, "description", allow_empty=True),
+            "kind": arguments.as_enum(kind, BlockKind, "kind").value,
+            "max_chars": most,
+            "read_only": arguments.as_flag(read_only, "read_only"),
+            "agents": (),
+            "writers": (),
+            **_content(arguments.as_text(text, "text", allow_empty=True), most),
+        }
+        return _block(self._records.put(fields, on_existing="error"))
+
+    def replace(self, label: str, text: str, *, version: int | None = None) -> MemoryBlock:
+        """Give a block another text. ``version`` is the one that it must still have.
+
+        Raises: NotFound, InputError kinds; ConstraintViolation for a text beyond the limit, and a log; PermissionDenied
+            for a block that the agent may not change; Conflict for another version.
+        """
+        new = arguments.as_text(text, "text", allow_empty=True)
+        return self._edit(label, lambda block: _whole(block, new), version)
+
+    def append(self, label: str, text: str, *, separator: str = "\n") -> MemoryBlock:
+        """Add a text at the end of a block, after a separator unless the block is empty. Raises: as ``replace``."""
+        new = _part(text, "text")
+        between = arguments.as_text(separator, "separator", allow_empty=True)
+        return self._edit(label, lambda block: f"{block.content}{between if block.content else ''}{new}")
+
+    def insert(self, label: str, text: str, *, line: int) -> MemoryBlock:
+        """Insert a text as lines before a line, the first of which is 0; behind the last one it is added.
+
+        Raises: as ``replace``.
+        """
+        new, at = _part(text, "text"), arguments.as_whole(line, "line", 0)
+
+        def inserted(block: Any) -> str:
+            lines = block.content.split("\n") if block.content else []
+            return _whole(block, "\n".join([*lines[:at], new, *lines[at:]]))
+
+        return self._edit(label, inserted)
+
+    def edit(self, label: str, old: str, new: str) -> MemoryBlock:
+        """Replace a part of a block, which it must have exactly once.
+
+        Raises: as ``replace``; InvalidValue for a part that is there never or several times.
+        """
+        before, after = _part(old, "old"), arguments.as_text(new, "new", allow_empty=True)
+
+        def edited(block: Any) -> str:
+            times = block.content.count(before)
+            if times != 1:
+                found = "is not in the block" if not times else f"is in the block {times} times: give more of it"
+                raise InvalidValue(field="old", reason=f"{found}; it must be there exactly once")
+            return _whole(block, block.content.replace(before, after))
+
+        return self._edit(label, edited)
+
+    def set_limit(self, label: str, max_chars: int) -> MemoryBlock:
+        """Change the most characters of a block. Raises: as ``replace``."""
+        most = _limit(max_chars)
+        return self._changed(label, lambda block, _: {"max_chars": most, **_content(block.content, most)})
+
+    def undo(self, label: str) -> MemoryBlock:
+        """Take back the last change of a block's text; taken back again, it is there again.
+
+        Raises: as ``replace``; InvalidValue for a text that never changed.
+        """
+        key = self._located(label)
+
+        def last(uow: UnitOfWork) -> str:
+            change = next(_changes(uow, key), None)
+            if change is None:
+                raise InvalidValue(field="label", reason="names a block whose text has not changed")
+            return change.before
+
+        return self._changed(label, lambda block, uow: _content(last(uow), block.max_chars))
+
+    def restore(self, label: str, version: int) -> MemoryBlock:
+        """Give a block the text that it had in a version of its history. Raises: as ``undo``; InvalidValue."""
+        wanted, key = arguments.as_whole(version, "version", 1), self._located(label)
+
+        def then(uow: UnitOfWork, text: str) -> str:
+            for change in _changes(uow, key):
+                if change.version <= wanted:
+                    return change.after
+                text = change.before
+            return text
+
+        return self._changed(label, lambda block, uow: _content(then(uow, block.content), block.max_chars))
+
+    def share(self, label: str, agent: str | EntityRef, *, write: bool = False) -> MemoryBlock:
+        """Show a block to another agent, which may change it too with ``write``.
+
+        Raises: as ``replace``; Conflict where that agent has a block of the label.
+        """
+        other = entity_of(self._engine, agent, EntityType.AGENT, field="agent").id
+        writes = arguments.as_flag(write, "write")
+
+        def shared(block: Any, uow: UnitOfWork) -> dict[str, Any]:
+            taken = id_at(self._bound, {"owner": other, "label": block.label})
+            if uow.find(self._bound.relation, taken.bytes) is not None:
+                raise ConstraintViolation(
+                    constraint="block_labels", reason=f"that agent has a block {block.label} of its own"
+                )
+            writers = [*_without(block.writers, other), *([other] if writes else [])]
+            return {"agents": (*_without(block.agents, other), other), "writers": tuple(writers)}
+
+        return self._changed(label, shared, owner_only=True)
+
+    def unshare(self, label: str, agent: str | EntityRef) -> MemoryBlock:
+        """Show a block no longer to an agent. Raises: as ``replace``."""
+        other = entity_of(self._engine, agent, EntityType.AGENT, field="agent", register=False).id
+        lists = ("agents", "writers")
+        return self._changed(
+            label, lambda block, _: {name: _without(getattr(block, name), other) for name in lists}, owner_only=True
+        )
+
+    def delete(self, label: str) -> None:
+        """Delete a block of one's own. Raises: as ``replace``."""
+        key = self._located(label)
+        self._check(self._records.get(key), self._me(register=False), owner_only=True)
+        self._records.delete(key)
+
+    # --- a model's tools ---------------------------------------------------------------------------
+
+    def tools(self, form: str = "openai") -> builtins.list[dict[str, Any]]:
+        """Return the definitions of tools by which a model edits blocks, in the form ``openai`` or ``anthropic``."""
+        return definitions(form)
+
+    def call(self, name: str, arguments: Mapping[str, Any] | str) -> str:
+        """Run a tool that a model called, and return what to answer it: also why it was refused.
+
+        Raises: InvalidValue for a name that is no tool's; Unavailable and other errors of the store.
+        """
+        return called(self, name, arguments)
+
+    # --- how ---------------------------------------------------------------------------------------
+
+    def _me(self, *, register: bool = True) -> uuid.UUID:
+        """Return the owner of the principal's blocks."""
+        if self._principal.kind is PrincipalKind.AGENT:
+            return entity_of(self._engine, self._principal.id, EntityType.AGENT, register=register).id
+        if self._principal.is_user:
+            return entity_of(self._engine, self._principal.id, register=register).id
+        return NOBODY
+
+    def _located(self, label: str) -> uuid.UUID:
+        """Return the id of the block of a label. Raises: NotFound."""
+        name, me = _label(label), self._me(register=False)
+        found = self._records.find(label=name, owner=[*{me, NOBODY}])
+        if me != NOBODY:
+            found += self._records.find(label=name, agents=me)
+        # One's own first, everybody's last.
+        nearest = min(found, key=lambda each: (each.owner == NOBODY, each.owner != me, each.created_at), default=None)
+        if nearest is None:
+            raise NotFound(f"there is no block {name}", entity_type="block", id=name)
+        key: uuid.UUID = nearest.record_id
+        return key
+
+    def _edit(self, label: str, text: Callable[[Any], str], version: int | None = None) -> MemoryBlock:
+        return self._changed(label, lambda block, _: _content(text(block), block.max_chars), version)
+
+    def _changed(
+        self,
+        label: str,
+        values: Callable[[Any, UnitOfWork], Mapping[str, Any]],
+        version: int | None = None,
+        *,
+        owner_only: bool = False,
+    ) -> MemoryBlock:
+        """Change a block as it is in the transaction; ``values`` gives its new fields."""
+        key, me, expected = self._located(label), self._me(register=False), arguments.as_version(version)
+
+        def change(block: Any, uow: UnitOfWork) -> Mapping[str, Any]:
+            self._check(block, me, owner_only=owner_only)
+            return values(block, uow)
+
+        return _block(self._records.changed(key, change, expected))
+
+    def _check(self, block: Any, me: uuid.UUID, *, owner_only: bool) -> None:
+        """Raise PermissionDenied unless the principal may change a block; ``owner_only``: as its owner."""
+        principal = self._principal
+        if principal.serves:
+            return
+        mine = (
+            block.owner == me or (block.owner == NOBODY and not owner_only) or (me in block.writers and not owner_only)
+        )
+        if not mine or (block.read_only and principal.kind is PrincipalKind.AGENT):
+            raise principal.denied("change", f"the block {block.label}")
+
+
+class _BlockRecords(Records):
+    """The records of blocks, changed by what they are."""
+
+    def changed(
+        self, key: uuid.UUID, values: Callable[[Any, UnitOfWork], Mapping[str, Any]], version: int | None
+    ) -> Any:
+        """Change a record as it is in the transaction, and return it. Raises: as ``update``."""
+
+        def work(uow: UnitOfWork) -> Any:
+            record = self._read(uow, key, version)
+            return self._change(uow, record, values(record, uow), None)
+
+        return self._engine.write(work)
+
+
+def _block(record: Any) -> MemoryBlock:
+    return MemoryBlock(
+        label=record.label,
+        text=record.content,
+        description=record.description,
+        kind=BlockKind(record.kind.value),
+        max_chars=record.max_chars,
+        read_only=record.read_only,
+        owner=None if record.owner == NOBODY else record.owner,
+        agents=record.agents,
+        writers=record.writers,
+        created_at=record.created_at,
+        updated_at=record.updated_at,
+        version=record.version,
+        block_id=record.record_id,
+    )
+
+
+def _label(label: Any) -> str:
+    name = arguments.as_text(label, "label", limit=_LABEL_CHARS)
+    if not name.isprintable() or name != name.strip():
+        raise InvalidValue(field="label", reason="is one line of printable characters, without white space around it")
+    return name
+
+
+def _part(text: Any, field: str) -> str:
+    part = arguments.as_text(text, field, allow_empty=True)
+    if not part:
+        raise InvalidValue(field=field, reason="must not be empty")
+    return part
+
+
+def _limit(max_chars: Any) -> int:
+    most = arguments.as_whole(max_chars, "max_chars", 1)
+    if most > _MOST_CHARS:
+        raise InvalidValue(field="max_chars", reason=f"must be at most {_MOST_CHARS}")
+    return most
+
+
+def _content(text: str, most: int) -> dict[str, Any]:
+    if len(text) > most:
+        reason = f"the block has at most {most} characters, and this makes {len(text)}: shorten it, or set_limit"
+        raise ConstraintViolation(constraint="block_limit", reason=reason)
+    return {"content": text, "used": len(text)}
+
+
+def _whole(block: Any, text: str) -> str:
+    if block.kind.value == BlockKind.LOG and not text.startswith(block.content):
+        raise ConstraintViolation(
+            constraint="block_log", reason=f"{block.label} is a log, which only grows: append to it"
+        )
+    return text
+
+
+def _without(ids: Sequence[uuid.UUID], other: uuid.UUID) -> tuple[uuid.UUID, ...]:
+    return tuple(each for each in ids if each != other)
+
+
+def _changes(uow: UnitOfWork, key: uuid.UUID) -> Iterator[BlockChange]:
+    """Yield the changes of a block's text, the newest first."""
+    for event in reversed(uow.select_path(EVENT, "list_by_subject", key.bytes)):
+        texts = event.payload.get("changes", {}).get("content") if event.family is EventFamily.AUDIT else None
+        if texts is not None:
+            yield BlockChange(event.payload["version"], event.created_at, event.principal, *map(str, texts))

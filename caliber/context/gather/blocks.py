@@ -1,0 +1,49 @@
+"""Choice of the memory blocks that a window always holds: those of everybody, of the task's user, and of its agent.
+
+Source: P-016, P-017, P-022; docs/blocks.md.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from caliber.context.columns import VALUE
+from caliber.context.gather.candidates import Part, made_part
+from caliber.context.gather.scores import Scored
+from caliber.context.inputs import AssemblyInputs, TextSource
+from caliber.context.plan import AssemblyPlan
+from caliber.model.context import SectionType
+from caliber.model.trust import TrustLabel
+from caliber.resident.predicates import mask
+from caliber.resident.snapshot import visible_rows
+from caliber.schema.predicate import All, Comparison, Either, Operator, Predicate, one_of
+
+_CORE: Final = Comparison("kind", Operator.EQUAL, "core")
+
+
+def owned_by(owners: Iterable[bytes]) -> Predicate:
+    """Return the condition that a block stands in the windows of some owners: it is core, and theirs or shared."""
+    ids = [uuid.UUID(bytes=each) for each in sorted(owners)]
+    shared = (Comparison("agents", Operator.CONTAINS, each) for each in ids)
+    return All((_CORE, Either((one_of("owner", ids), *shared))))
+
+
+def memory_blocks(inputs: AssemblyInputs, plan: AssemblyPlan, texts: TextSource) -> list[Part]:
+    """Return the blocks of the owners of a task, the oldest first; none without a memory of blocks."""
+    source = plan.blocks
+    if source is None or plan.records[source].name not in inputs.snapshot.relations:
+        return []
+    blocks = inputs.snapshot[plan.records[source].name]
+    found = visible_rows(blocks, inputs.now_us, inputs.readers.over(blocks))
+    rows = np.flatnonzero(found & mask(owned_by(inputs.block_owners), blocks, {}, texts.texts))
+    trusted = [label for label in TrustLabel if label.distrust <= inputs.config.recall.trust.distrust]
+    rows = rows[np.isin(blocks.column("trust")[rows], [blocks.enum_code("trust", label) for label in trusted])]
+    rows = rows[np.lexsort((blocks.column("ordinal")[rows], blocks.column("created_at")[rows]))]
+    section = next(each for each in plan.sections if each.type is SectionType.PERSONA)
+    part = made_part(source, section.index, blocks, rows, Scored(np.ones(len(rows), np.float32)))
+    return [replace(part, columns={VALUE: np.arange(len(rows), 0, -1)})]
