@@ -37,7 +37,8 @@ def test_windows_show_records_as_their_memory_says(backend: Any) -> None:
 @pytest.mark.parametrize(
     ("shown", "why"),
     [("{named}", "names named"), ("{map}", "names map"), ("{}", "names no field"), ("plain", "names fields in braces"),
-     ("{name", "is no text with fields in braces"), ("{stars:>4}", "without more in them"), ("{name.x}", "names name.x")],
+     ("{name", "is no text with fields in braces"), ("{stars:>4}", "without more in them"),
+     ("{name.x}", "names name.x")],
 )  # fmt: skip
 def test_a_text_names_fields_and_no_more(shown: str, why: str) -> None:
     with pytest.raises(MultipleErrors, match=why):
