@@ -15,6 +15,7 @@ import uuid
 import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, Final
 
 import numpy as np
@@ -60,7 +61,7 @@ class Redactor:
                 continue
             how = column.redaction
             if how is Redaction.ROW:
-                if subject.mentioned(value):
+                if subject.mentioned(value) and not isinstance(value, StrEnum):  # a word of the program
                     return None
             elif isinstance(how, Packed):
                 if how.row:

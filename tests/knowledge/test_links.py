@@ -113,6 +113,16 @@ def test_a_link_may_have_a_name_of_its_own(memory: Any) -> None:
     assert links.add(a, "caused_by", b).relation is EdgeRelation.CAUSED_BY
 
 
+def test_a_link_whose_name_is_forgotten_goes(memory: Any) -> None:
+    a, b = note(memory, "a"), note(memory, "b")
+    for name in ("likes_quirinus", "likes", "related_to"):
+        memory.links.add(a, name, b)
+    memory.remember([{"role": "user", "content": "Hello, I am Quirinus."}], user="quirinus")
+    assert memory.forget(user="quirinus", texts=["quirinus"]).findings == 0
+    memory.forget(user="quirinus", texts=["related"])  # a name of CALIBER's stays
+    assert [each.relation for each in memory.links.list(a)] == ["likes", "related_to"]
+
+
 def test_what_cannot_be_linked_is_said(memory: Any) -> None:
     a, b = note(memory, "a"), note(memory, "b")
     task = memory.start_trajectory("talk", user="anna")

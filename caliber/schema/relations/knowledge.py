@@ -218,7 +218,7 @@ EDGE = Relation(
         uuid_("source_id"),
         enum("target_type", EntityType, open=True),
         uuid_("target_id"),
-        enum("relation", EdgeRelation, open=True),
+        enum("relation", EdgeRelation, open=True, redact=Redaction.ROW),
         real("weight", check=(0, 1), residence=_COLUMN),
         real("base_weight", check=(0, 1), initial=Like("weight")),
         stamped("created_at"),
