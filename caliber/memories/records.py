@@ -242,12 +242,12 @@ class Records(RecordWriter):
         def work(uow: UnitOfWork) -> int:
             uow.guard(guard, self._principal)
             asked, relation = variables(self._principal, uow.now_us), self._relation
-            found = [row for row in uow.listed_rows(listing, asked) if readers.allows_row(relation, row)]
+            found = [row for row in uow.listed_rows(relation, listing, asked) if readers.allows_row(relation, row)]
             for row in found:
                 self._readers.require_write(relation, row)
             uow.delete_rows(relation, found)
             for row in found if relation.history else ():
-                self._tell(uow, EventType.MEMORY_DELETE, codec_of(relation).decode(row))
+                self._log_deleted(uow, codec_of(relation).decode(row))
             return len(found)
 
         return self._engine.write(work)

@@ -33,6 +33,7 @@ from caliber.schema.traits import (
     Mirror,
     Neighbours,
     Place,
+    Pruned,
     Resident,
     Rights,
     Text,
@@ -319,6 +320,12 @@ class Relation:
     def archive(self) -> str | None:
         """The column with the instant from which a record is archived; None where none is."""
         return None if self.ends is None else self.ends.archive
+
+    @property
+    def gone_at(self) -> str | None:
+        """The column with the instant from which a record is gone: retention deletes it; None where none is."""
+        deleted = self.ends is not None and self.ends.pruned is Pruned.DELETED and not self.times.as_of
+        return self.times.until if deleted else None
 
     @property
     def author(self) -> str | None:

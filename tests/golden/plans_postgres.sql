@@ -96,7 +96,8 @@ SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_numb
 
 -- turn.delete_many
 --   takes: ids
-DELETE FROM "tenant_a"."turn" WHERE "turn_id" IN (SELECT member::UUID FROM jsonb_array_elements_text($1::jsonb) AS list (member));
+--   gives: turn_id, version
+DELETE FROM "tenant_a"."turn" WHERE "turn_id" IN (SELECT member::UUID FROM jsonb_array_elements_text($1::jsonb) AS list (member)) RETURNING "turn_id", "version";
 
 -- turn.lock
 --   takes: turn_id
@@ -261,7 +262,8 @@ SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "
 
 -- artifact.delete_many
 --   takes: ids
-DELETE FROM "tenant_a"."artifact" WHERE "artifact_id" IN (SELECT member::UUID FROM jsonb_array_elements_text($1::jsonb) AS list (member));
+--   gives: artifact_id, version
+DELETE FROM "tenant_a"."artifact" WHERE "artifact_id" IN (SELECT member::UUID FROM jsonb_array_elements_text($1::jsonb) AS list (member)) RETURNING "artifact_id", "version";
 
 -- artifact.lock
 --   takes: artifact_id
@@ -455,7 +457,8 @@ SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "c
 
 -- note.delete_many
 --   takes: ids
-DELETE FROM "tenant_a"."note" WHERE "note_id" IN (SELECT member::UUID FROM jsonb_array_elements_text($1::jsonb) AS list (member));
+--   gives: note_id, version
+DELETE FROM "tenant_a"."note" WHERE "note_id" IN (SELECT member::UUID FROM jsonb_array_elements_text($1::jsonb) AS list (member)) RETURNING "note_id", "version";
 
 -- note.lock
 --   takes: note_id

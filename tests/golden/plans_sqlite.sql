@@ -88,7 +88,8 @@ SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_numb
 
 -- turn.delete_many
 --   takes: ids
-DELETE FROM "turn" WHERE "turn_id" IN (SELECT unhex(value) FROM json_each(?1));
+--   gives: turn_id, version
+DELETE FROM "turn" WHERE "turn_id" IN (SELECT unhex(value) FROM json_each(?1)) RETURNING "turn_id", "version";
 
 -- turn.list_by_scope
 --   takes: scope_id
@@ -242,7 +243,8 @@ SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "
 
 -- artifact.delete_many
 --   takes: ids
-DELETE FROM "artifact" WHERE "artifact_id" IN (SELECT unhex(value) FROM json_each(?1));
+--   gives: artifact_id, version
+DELETE FROM "artifact" WHERE "artifact_id" IN (SELECT unhex(value) FROM json_each(?1)) RETURNING "artifact_id", "version";
 
 -- artifact.list_by_trajectory
 --   takes: trajectory_id
@@ -425,7 +427,8 @@ SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "c
 
 -- note.delete_many
 --   takes: ids
-DELETE FROM "note" WHERE "note_id" IN (SELECT unhex(value) FROM json_each(?1));
+--   gives: note_id, version
+DELETE FROM "note" WHERE "note_id" IN (SELECT unhex(value) FROM json_each(?1)) RETURNING "note_id", "version";
 
 -- note.find_by_entity
 --   takes: entity, entity_type

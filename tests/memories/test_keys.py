@@ -6,6 +6,7 @@ Source: docs/memories.md.
 from __future__ import annotations
 
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -18,6 +19,7 @@ from support.drawn import needs
 from support.inspection import inspect
 from support.memories import put_at_once
 from support.threads import at_once
+from support.waits import until
 
 import caliber
 from caliber.config.memories import MemoryConfig
@@ -100,6 +102,28 @@ def test_many_are_put_in_order_all_or_none(kept: Any) -> None:
     assert items.delete_many(ns="n", count=[5, 6, 7]) == 3
     assert items.count() == 17
     assert items.delete_many(ns="nobody") == 0
+
+
+def test_deletions_of_many_are_logged_as_those_of_one(kept: Any) -> None:  # M-129
+    items = kept.records("item")
+    ids = [record.record_id for record in items.put_many({"ns": "n", "name": name} for name in "abc")]
+    items.delete_many(name=["a", "b"])
+    items.delete_at(ns="n", name="c")
+    audits = [event for event in kept.storage.events.all() if event.family == "audit"]
+    assert {event.subject_id for event in audits} == set(ids)
+    assert [event.payload["action"] for event in audits] == ["delete"] * 3
+
+
+def test_what_no_longer_meets_a_condition_is_not_deleted(backend: Any, kept: Any) -> None:
+    items = kept.records("item")
+    first, _ = items.put_many({"ns": "n", "name": name, "count": 0} for name in "ab")
+    with ThreadPoolExecutor(1) as threads:
+        with kept.transaction():
+            items.update(first.record_id, count=1)
+            deleted = threads.submit(items.delete_many, "count = 0")
+            until(lambda: backend.has_waiting(kept))
+        assert deleted.result(30) == 1
+    assert items.find(fields=("name", "count")) == [("a", 1)]
 
 
 def test_links_go_with_many_deleted_records(kept: Any) -> None:

@@ -345,14 +345,12 @@ def _reached(relation: Relation) -> str:
 
 
 def _expired_plan(relation: Relation, dialect: Dialect) -> Plan | None:
-    ends, times = relation.ends, relation.times
-    if ends is None:
+    if relation.ends is None:
         return None
     until, limit = (dialect.placeholder(at) for at in (1, 2))
-    ending = None if ends.pruned is Pruned.ARCHIVED or times.as_of else times.until
     sql = (
         f"SELECT {quote(relation.key[0])} FROM {dialect.table(relation.name)}"
-        f" WHERE {quote(ending or times.entered)} <= {until} AND {_reached(relation)}"
+        f" WHERE {quote(relation.gone_at or relation.times.entered)} <= {until} AND {_reached(relation)}"
         f" ORDER BY {quote('ordinal')} LIMIT {limit}"
     )
     return Plan(f"{relation.name}.expired", sql, ("created_until", "limit"), relation.key)
@@ -436,7 +434,9 @@ def compile_relation(relation: Relation, dialect: Dialect) -> RelationPlans:
     if relation.by_id:
         among = dialect.one_of(relation.column(relation.key[0]), key_names, dialect.list_placeholder(1))
         find_many = Plan(f"{relation.name}.find_many", f"{select}{among}", ("ids",), names)
-        delete_many = Plan(f"{relation.name}.delete_many", f"DELETE FROM {table} WHERE {among}", ("ids",))
+        told = (relation.key[0], "version")
+        sql = f"DELETE FROM {table} WHERE {among} RETURNING {quote_all(told)}"
+        delete_many = Plan(f"{relation.name}.delete_many", sql, ("ids",), told)
     lock = None
     if dialect.row_lock:
         sql = f"SELECT 1 FROM {table} WHERE {key_where}{dialect.row_lock}"

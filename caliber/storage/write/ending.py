@@ -18,7 +18,7 @@ from caliber.model.errors import InternalError, NotFound
 from caliber.model.events import CorrectionAction, Event, EventFamily
 from caliber.model.references import EventId
 from caliber.model.time import from_us
-from caliber.schema.relation import ColumnType, Relation
+from caliber.schema.relation import ColumnType, Relation, Residence
 from caliber.schema.relations import EVENT
 from caliber.schema.traits import Pruned
 from caliber.schema.validity import is_active
@@ -74,8 +74,9 @@ def log_change(
 
 
 def logged_columns(relation: Relation) -> dict[str, ColumnType]:
-    """Return the types of the columns that the log names: those that nothing else determines."""
-    return {each.name: each.type for each in relation.columns if each.name not in (*relation.rule_of, *_FOLLOWING)}
+    """Return the types of the columns that the log names: those that nothing else determines, and no bytes."""
+    kept = (each for each in relation.columns if each.residence is not Residence.STORED)
+    return {each.name: each.type for each in kept if each.name not in (*relation.rule_of, *_FOLLOWING)}
 
 
 def as_logged(value: Any, kind: ColumnType) -> Any:

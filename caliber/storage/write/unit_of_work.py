@@ -223,8 +223,13 @@ class UnitOfWork:
         """Yield every row of a relation as the driver stores it, in the order of its ordinal or key."""
         return pages(self._session, self._plans[relation.name], rows)
 
-    def listed_rows(self, listing: Listing, variables: Mapping[Variable, Any] = MappingProxyType({})) -> Iterator[Row]:
-        """Yield the rows of a listing, as ``listed``; they are not tracked."""
+    def listed_rows(
+        self, relation: Relation, listing: Listing, variables: Mapping[Variable, Any] = MappingProxyType({})
+    ) -> Iterator[Row]:
+        """Yield the rows of a listing, locked as rows that are read are; they are not tracked."""
+        key_of = self._plans[relation.name].codec.key_of
+        for key in sorted(map(key_of, listing.rows(self._session, variables))) if self._locks_reads else ():
+            self.lock(relation, *key)
         return listing.rows(self._session, variables)
 
     def listed(
@@ -232,7 +237,7 @@ class UnitOfWork:
     ) -> Iterator[Any]:
         """Yield the entities of a listing, with the values of its variables, read in pages."""
         plans = self._plans[relation.name]
-        return (self._hold(plans, row) for row in self.listed_rows(listing, variables))
+        return (self._hold(plans, row) for row in listing.rows(self._session, variables))
 
     def current(self, relation: Relation, row: Row) -> Row:
         """Return a row that was read by page as this unit of work has it by now."""
@@ -348,16 +353,17 @@ class UnitOfWork:
     def delete_rows(self, relation: Relation, rows: Sequence[Row]) -> None:
         """Delete rows that were just read by page, as ``delete``; at once where no records refer to them.
 
-        Raises: Conflict when another transaction deleted one of them.
+        Raises: Conflict when another transaction changed or deleted one of them.
         """
         plans = self._plans[relation.name]
-        keys = [row[plans.codec.key_places[0]] for row in rows]
+        keys, version = [row[plans.codec.key_places[0]] for row in rows], plans.codec.version_place
         if plans.delete_many is None or relation.name in self.catalog.referrers:
             for row in rows:
                 self.delete(relation, self._hold(plans, row))
         elif rows:
-            if self._session.changed(plans.delete_many, (dump_json([key.hex() for key in keys]),)) != len(rows):
-                reason = "another writer deleted one of several records first"
+            deleted = self._session.run(plans.delete_many, (dump_json([key.hex() for key in keys]),))
+            if {*map(tuple, deleted)} != {(key, row[version]) for key, row in zip(keys, rows, strict=True)}:
+                reason = "another writer changed one of several records first"
                 raise Conflict(entity_type=relation.name, id="…", reason=reason, retryable=True)
             self.check_catalog()
             for row in rows:
