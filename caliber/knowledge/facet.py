@@ -267,9 +267,10 @@ class NoteMethods:
     ) -> Note:
         """Bring a note back that was deleted, or that retention or a policy archived, and return it; that is a use.
 
-        A note in use stays as it is. ``undo_note`` takes back the restoring.
+        A note in use stays as it is, and one that has ended: ``undo_note`` takes back that another one superseded it.
+        ``undo_note`` takes back the restoring, too.
 
-        Raises: as ``update_note``; Conflict for a note that another one superseded or was made of.
+        Raises: as ``update_note``; Conflict for one that was merged into another, or says what another one says.
         """
         key, expected = arguments.as_uuid(id, "id"), arguments.as_version(version)
         note = self._engine.write(self._note_corrections(user).restore(key, expected, guard))

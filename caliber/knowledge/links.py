@@ -26,6 +26,7 @@ from caliber.model.knowledge import Edge, EdgeRelation, Neighbour
 from caliber.model.references import EdgeId, EntityRef, Id, kind_named
 from caliber.model.storage import ReadConsistency
 from caliber.model.time import from_us
+from caliber.resident.snapshot import is_gone
 from caliber.schema.relation import Relation
 from caliber.schema.relations import EDGE
 from caliber.schema.validity import is_valid
@@ -312,7 +313,7 @@ class _View:
     def _located(self, key: uuid.UUID) -> Relation | None:
         """Return the relation of a record that may be seen, or whose user may be acted for; None for all others."""
         found, readers = self._snapshot.locate(key.bytes), self._readers
-        if found is None:
+        if found is None or is_gone(*found, self._engine.clock):
             return None
         relation: Relation = found[0].relation
         acted = readers.serves_tasks and not relation.rights.listed

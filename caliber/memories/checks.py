@@ -153,7 +153,8 @@ def _json(value: Any, field: str) -> Any:
 
 def _texts(value: Any, field: str) -> tuple[str, ...]:
     items = arguments.as_items(value, field, "a sequence of str")
-    return tuple(as_json([arguments.as_text(item, field, allow_empty=True) for item in items], field, JSON_BYTES))
+    texts = [arguments.as_text(item, f"{field}[{at}]", allow_empty=True) for at, item in enumerate(items)]
+    return tuple(as_json(texts, field, JSON_BYTES))
 
 
 def _bytes(value: Any, field: str) -> bytes:

@@ -66,9 +66,7 @@ def _compared(column: Column, value: Any, field: str, is_list: bool) -> Any:
 
 
 def _text(value: Any, field: str) -> str:
-    if not isinstance(value, str):
-        raise DTypeError(field=field, expected="str", got=type(value).__name__)
-    return str(value)
+    return arguments.as_text(value, field, allow_empty=True)
 
 
 def _bool(value: Any, field: str) -> bool:

@@ -20,7 +20,6 @@ from caliber.memories import conditions
 from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.errors import DTypeError, InvalidValue, NotFound
-from caliber.model.time import to_us
 from caliber.model.windows import SearchResult
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.predicates import mask
@@ -75,15 +74,7 @@ class RecordReader(Generic[T]):
         """Return one record. Raises: NotFound, also for a record of another memory, and one whose time has passed."""
         key = arguments.as_uuid(id, "id")
         found: T = self._searching.get(key, only=self._relation.name)
-        if self._has_passed(found):
-            raise NotFound(entity_type=self._name, id=key)
         return found
-
-    def _has_passed(self, record: Any) -> bool:
-        """Return whether the instant has passed that a record of a declared memory is kept until."""
-        field = self._bound.type.retention.field
-        until = None if field is None else getattr(record, field)
-        return until is not None and to_us(until) <= self._engine.clock.now_us()
 
     @overload
     def find(

@@ -37,7 +37,7 @@ from caliber.model.errors import (
 )
 from caliber.model.events import CorrectionAction, EventType
 from caliber.model.references import KEY_VERSION, EntityRef, EntityType, uuid_from_bytes
-from caliber.model.time import from_us
+from caliber.model.time import from_us, to_us
 from caliber.model.trajectory import Scope, Session, Trajectory
 from caliber.model.trust import least_trusted
 from caliber.resident.snapshot import ENTITY_RELATIONS
@@ -196,9 +196,10 @@ class RecordWriter(RecordReader[Any]):
             key = item.record.record_id.bytes
             if key in new:
                 self._insert_all(uow, new)
+            if key in known and self._is_gone(self._relation, known[key]):
+                uow.delete(self._relation, known.pop(key))
             if key in known:
-                how = Existing.REPLACE if self._has_passed(known[key]) else existing
-                known[key] = self._at_key(uow, known[key], item, how)
+                known[key] = self._at_key(uow, known[key], item, existing)
             else:
                 row, known[key] = self._made(item, place)
                 new[key] = item, row, known[key]
@@ -225,6 +226,9 @@ class RecordWriter(RecordReader[Any]):
         record, relation = new.record, self._relation
         if record.idempotency_key is not None:
             found = uow.find_by(relation, ("idempotency_key",), record.idempotency_key)
+            if found is not None and self._is_gone(relation, found):
+                uow.delete(relation, found)
+                found = None
             if found is not None and not self._readers.allows_change(relation, found):
                 reason = "its idempotency key was used; take another"
                 raise Conflict(entity_type=self._name, id=record.record_id, reason=reason)
@@ -351,7 +355,7 @@ class RecordWriter(RecordReader[Any]):
     def _seen(self, uow: UnitOfWork, relation: Relation, key: uuid.UUID) -> Any:
         """Return a record that the principal may see. Raises: NotFound."""
         record = uow.find(relation, key.bytes)
-        if record is None or not self._readers.allows_change(relation, record):
+        if record is None or self._is_gone(relation, record) or not self._readers.allows_change(relation, record):
             raise NotFound(entity_type=relation.name, id=key)
         self._readers.require_write(relation, codec_of(relation).encode(record), self._relation)
         return record
@@ -421,16 +425,25 @@ class RecordWriter(RecordReader[Any]):
 
     def _delete(self, uow: UnitOfWork, record: Any) -> None:
         uow.delete(self._relation, record)
+        self._log_deleted(uow, record)
+
+    def _log_deleted(self, uow: UnitOfWork, record: Any) -> None:
         log_change(uow, self._relation, record, record, CorrectionAction.DELETE, self._principal)
         self._tell(uow, EventType.MEMORY_DELETE, record)
 
     def _read(self, uow: UnitOfWork, key: uuid.UUID, expected: int | None) -> Any:
-        record = uow.find(self._relation, key.bytes)
-        if record is None or self._has_passed(record) or not self._readers.allows_change(self._relation, record):
+        relation = self._relation
+        record = uow.find(relation, key.bytes)
+        if record is None or self._is_gone(relation, record) or not self._readers.allows_change(relation, record):
             raise NotFound(entity_type=self._name, id=key)
-        self._readers.require_write(self._relation, codec_of(self._relation).encode(record))
+        self._readers.require_write(relation, codec_of(relation).encode(record))
         arguments.check_version(self._name, key, record.version, expected)
         return record
+
+    def _is_gone(self, relation: Relation, record: Any) -> bool:
+        """Return whether the instant has passed from which a record is gone, though no sweep has deleted it yet."""
+        until = None if relation.gone_at is None else getattr(record, relation.gone_at)
+        return until is not None and to_us(until) <= self._engine.clock.now_us()
 
     def _tell(self, uow: UnitOfWork, kind: EventType, record: Any) -> None:
         if not self._relation.history:

@@ -435,7 +435,8 @@ class ResidentMemory:
             if missing:
                 read_back(self._store, snapshot, numbers, missing, values, place)
             for at, value in values.items():
-                rows[at] = (*rows[at][:place], value, *rows[at][place + 1 :])
+                is_text = place == snapshot.layout.text_place or value is None
+                rows[at] = (*rows[at][:place], value, *rows[at][place + 1 :]) if is_text else value
             self.stats.evicted_texts_read += len(missing) * (place == snapshot.layout.text_place)
         return list(map(snapshot.layout.codec.decode, rows))
 

@@ -66,9 +66,11 @@ class PartialMirrors:
 def read_back(
     store: Store, snapshot: RelationSnapshot, numbers: Sequence[int], missing: Sequence[int], out: Any, place: int
 ) -> None:
-    """Set the values in a column at the places ``missing``, of the rows there, in one statement.
+    """Set the texts at the places ``missing``, of the rows there, in one statement.
 
-    Raises:  NotFound for a record that has been deleted since, and whose text was not kept
+    For another column the whole rows as they are now, so that a record is of one version; None for one that is gone.
+
+    Raises: NotFound for a record that has been deleted since, and whose text was not kept
     """
     by_ordinal = {}
     for at in missing:
@@ -82,7 +84,7 @@ def read_back(
         for at, (ordinal, version) in by_ordinal.items():
             row = rows.get(ordinal)
             if place != snapshot.layout.text_place:  # of no window: earlier ones are not kept
-                out[at] = None if row is None else row[place]
+                out[at] = row
             else:
                 out[at] = _text_at(store, session, snapshot, ordinal, version, row)
 

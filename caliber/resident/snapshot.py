@@ -17,6 +17,7 @@ from caliber.kernels.evaluator import Allowed, Evaluator, Within
 from caliber.model.embedding import EmbeddingSpace
 from caliber.model.errors import Unavailable
 from caliber.model.lazy_dataclass import dataclass
+from caliber.model.time import Clock
 from caliber.model.windows import Position
 from caliber.resident.indexes import IndexKey
 from caliber.resident.mirror import RelationSnapshot
@@ -144,6 +145,12 @@ def visible_rows(
     if allowed is not None:
         found &= allowed.mask()
     return found
+
+
+def is_gone(snapshot: RelationSnapshot, row: int, clock: Clock) -> bool:
+    """Return whether the instant has passed from which a record is gone, though no sweep has deleted it yet."""
+    until = snapshot.relation.gone_at
+    return until is not None and bool(snapshot.column(until)[row] <= clock.now_us())
 
 
 def active_rows(snapshot: RelationSnapshot, rows: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -278,10 +278,14 @@ class Relation:
     _hash: int = field(default=0, init=False, compare=False, repr=False)
     content_columns: tuple[str, ...] = field(default=(), init=False, compare=False, repr=False)
     """The columns that make up a window's text; a change of one keeps its old value for replay."""
+    gone_at: str | None = field(default=None, init=False, compare=False, repr=False)
+    """The column with the instant from which a record is gone: retention deletes it; None where none is."""
 
     def __post_init__(self) -> None:
         self._by_name.update({column.name: place for place, column in enumerate(self.columns)})
         object.__setattr__(self, "content_columns", tuple([column.name for column in self.columns if column.content]))
+        if self.ends is not None and self.ends.pruned is Pruned.DELETED and not self.times.as_of:
+            object.__setattr__(self, "gone_at", self.times.until)
         # Derived structures are cached per relation and looked up on every call. Of two declarations of one memory in a
         # process each has its own hash: else every look-up of one would compare it with the other, column by column.
         object.__setattr__(self, "_hash", hash((self.name, self.code, self.columns, self.history)))
@@ -320,12 +324,6 @@ class Relation:
     def archive(self) -> str | None:
         """The column with the instant from which a record is archived; None where none is."""
         return None if self.ends is None else self.ends.archive
-
-    @property
-    def gone_at(self) -> str | None:
-        """The column with the instant from which a record is gone: retention deletes it; None where none is."""
-        deleted = self.ends is not None and self.ends.pruned is Pruned.DELETED and not self.times.as_of
-        return self.times.until if deleted else None
 
     @property
     def author(self) -> str | None:

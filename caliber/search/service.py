@@ -43,7 +43,7 @@ from caliber.model.storage import ReadConsistency, ResultStatus, ValidationMode
 from caliber.model.time import to_us
 from caliber.model.windows import Position, QueryAnalysis, SearchHit, SearchResult
 from caliber.resident.mirror import RelationSnapshot
-from caliber.resident.snapshot import ResidentSnapshot
+from caliber.resident.snapshot import ResidentSnapshot, is_gone
 from caliber.schema.derived import Sha256
 from caliber.schema.predicate import Predicate, all_of, columns_in
 from caliber.schema.relation import Relation
@@ -423,6 +423,10 @@ class Searching:
         found = snapshot.locate(record_id.bytes)
         readers = self.readers
         if found is None or not (readers.everything or readers.allows(*found)):
+            raise readers.not_found("record", record_id)
+        if found[0].relation.gone_at is not None and is_gone(
+            *found, self._engine.clock
+        ):  # of few kinds
             raise readers.not_found("record", record_id)
         return snapshot, *found
 

@@ -34,6 +34,18 @@ PAGE: dict[str, Any] = {
     "type": "semantic",
     "fields": [{"name": "tags", "type": "list(text)"}, {"name": "links", "type": "list(uuid)", "optional": True}],
 }
+PART: dict[str, Any] = {
+    "name": "part",
+    "type": "working",
+    "fields": [{"name": "says", "type": "text"}],
+    "parent": "lease",
+}
+KEYED: dict[str, Any] = {
+    "name": "keyed",
+    "type": "working",
+    "fields": [{"name": "says", "type": "text"}, {"name": "until", "type": "timestamp"}],
+    "retention": {"kind": "until", "field": "until"},
+}
 HOUR = timedelta(hours=1)
 
 
@@ -65,6 +77,30 @@ def test_a_record_is_read_until_its_instant(leases: Any, clock: FixedClock) -> N
     assert leases.at(name="short") == again
     with pytest.raises(Conflict):
         leases.put(name="long", on_existing="error")
+
+
+@pytest.mark.parametrize("mode", ["resident", "backend"])
+def test_what_has_passed_is_gone_before_the_sweep(backend: Any, clock: FixedClock, mode: str) -> None:
+    if mode == "backend" and not backend.has("full text"):
+        pytest.skip("only in memory")
+    memory = backend.open(backend.config(memories=[LEASE, PART, KEYED], search__mode=mode), clock=clock)
+    ana, bo = memory.as_user("ana"), memory.as_user("bo")
+    until = from_us(clock.now_us()) + HOUR
+    lease, other = ana.records("lease").put(name="a", expires_at=until), ana.records("lease").put(name="b")
+    ana.links.add(other.record_id, "supports", lease.record_id)
+    keyed = memory.records("keyed").insert(says="x", until=until, idempotency_key="1")
+    with pytest.raises(Conflict):
+        bo.records("lease").put(name="a")
+    clock.advance(us=3_600_000_000)
+    assert ana.links.list(other.record_id) == ana.links.neighbours(other.record_id) == []
+    for ask in (ana.get, ana.links.list, lambda key: ana.records("part").insert(parent=key, says="x")):
+        with pytest.raises(NotFound):
+            ask(lease.record_id)
+    assert memory.records("keyed").insert(says="x", until=until + HOUR, idempotency_key="1") != keyed
+    free = bo.records("lease").put(name="a", content="another user's", on_existing="error")  # nothing of it stays
+    assert (free.created_by, free.version) == ("human:bo@", 1)
+    assert ana.links.list(other.record_id) == ana.records("lease").find(name="a") == []
+    assert memory.admin.check() == []
 
 
 def test_to_live_longer_keeps_no_earlier_content(leases: Any, clock: FixedClock) -> None:
@@ -160,6 +196,26 @@ def test_bytes_are_kept_and_never_in_memory(backend: Any, tmp_path: Path) -> Non
     for ask in (lambda: files.find(body=b"x"), lambda: files.find("body = 'x'"), lambda: files.distinct("body")):
         with pytest.raises((InvalidValue, MultipleErrors)):
             ask()
+
+
+def test_bytes_are_not_kept_in_the_log(backend: Any) -> None:
+    memory = backend.open(backend.config(memories=[FILE]), principal=Principal.admin())
+    files = memory.records("file")
+    first = files.put(path="a", body=b"letters to quirinus", content="one")
+    files.put(path="a", body=b"letters to nobody", content="two")
+    files.update(first.record_id, body=b"no letters")
+    changes = [event.payload["changes"] for event in memory.storage.events.all() if event.family == "audit"]
+    assert changes == [{"content": ["one", "two"]}, {}]
+
+
+@needs("sharing")
+def test_a_record_and_its_bytes_are_of_one_version(backend: Any) -> None:
+    settings = backend.config(memories=[FILE])
+    reader, writer = (backend.open(settings).records("file") for _ in range(2))
+    reader.put(path="a", body=b"1", content="1")
+    writer.put(path="a", body=b"2", content="2")
+    for found in (reader.at(path="a"), *reader.find(path="a")):  # no news of the other has come yet
+        assert found.body == found.content.encode()
 
 
 def test_bytes_survive_export_backup_and_bulk(backend: Any, tmp_path: Path) -> None:
