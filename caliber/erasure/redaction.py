@@ -196,7 +196,7 @@ def said(layout: Layout, value: Any) -> Iterable[str | bytes]:
     if layout is Layout.VERSION:
         values = unpack_content(value).values()
         return [each if isinstance(each, bytes) else dump_json(each) for each in values if each is not None]
-    return [_unpacked(value)]
+    return [value if layout is Layout.RAW else _unpacked(value)]
 
 
 def without(layout: Layout, value: Any, lost: Lost) -> tuple[Any, bool]:

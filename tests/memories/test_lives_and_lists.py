@@ -6,6 +6,7 @@ Source: docs/memories.md.
 from __future__ import annotations
 
 import uuid
+import zlib
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -238,7 +239,10 @@ def test_bytes_that_name_the_forgotten_are_emptied(backend: Any) -> None:
     files = memory.records("file")
     files.put(path="a", body=b"\x01letters to quirinus\x02")
     files.put(path="b", body=b"\x01letters to nobody\x02")
+    likes = (b"xylophone", zlib.compress(b"no name"), b"CW", b"\x00x", b"")  # begin as what CALIBER packs
+    files.put_many({"path": f"like {at}", "body": body} for at, body in enumerate(likes))
     report = memory.forget(user="quirinus", texts=["quirinus"])
     assert report.findings == 0
     assert files.at(path="b").body == b"\x01letters to nobody\x02"
     assert files.at(path="a").body is None
+    assert tuple(files.at(path=f"like {at}").body for at in range(len(likes))) == likes
