@@ -210,6 +210,7 @@ class Records(RecordWriter):
 
         def work(uow: UnitOfWork) -> None:
             uow.guard(guard, self._principal)
+            uow.lock(self._relation, key.bytes)  # else another version than the one that is read may go
             self._delete(uow, self._read(uow, key, expected))
 
         self._engine.write(work)

@@ -424,9 +424,7 @@ class Searching:
         readers = self.readers
         if found is None or not (readers.everything or readers.allows(*found)):
             raise readers.not_found("record", record_id)
-        if found[0].relation.gone_at is not None and is_gone(
-            *found, self._engine.clock
-        ):  # of few kinds
+        if found[0].relation.gone_at is not None and is_gone(*found, self._engine.clock):  # of few kinds
             raise readers.not_found("record", record_id)
         return snapshot, *found
 

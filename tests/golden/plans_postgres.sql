@@ -101,8 +101,8 @@ DELETE FROM "tenant_a"."turn" WHERE "turn_id" IN (SELECT member::UUID FROM jsonb
 
 -- turn.lock
 --   takes: turn_id
---   gives: found
-SELECT 1 FROM "tenant_a"."turn" WHERE "turn_id" = $1 FOR UPDATE;
+--   gives: version
+SELECT "version" FROM "tenant_a"."turn" WHERE "turn_id" = $1 FOR UPDATE;
 
 -- turn.list_by_scope
 --   takes: scope_id
@@ -267,8 +267,8 @@ DELETE FROM "tenant_a"."artifact" WHERE "artifact_id" IN (SELECT member::UUID FR
 
 -- artifact.lock
 --   takes: artifact_id
---   gives: found
-SELECT 1 FROM "tenant_a"."artifact" WHERE "artifact_id" = $1 FOR UPDATE;
+--   gives: version
+SELECT "version" FROM "tenant_a"."artifact" WHERE "artifact_id" = $1 FOR UPDATE;
 
 -- artifact.list_by_trajectory
 --   takes: trajectory_id
@@ -462,8 +462,8 @@ DELETE FROM "tenant_a"."note" WHERE "note_id" IN (SELECT member::UUID FROM jsonb
 
 -- note.lock
 --   takes: note_id
---   gives: found
-SELECT 1 FROM "tenant_a"."note" WHERE "note_id" = $1 FOR UPDATE;
+--   gives: version
+SELECT "version" FROM "tenant_a"."note" WHERE "note_id" = $1 FOR UPDATE;
 
 -- note.find_by_entity
 --   takes: entity, entity_type
@@ -580,8 +580,8 @@ SELECT "ordinal", "space_id", "owner_type", "owner_id", "chunk_index", "content_
 
 -- embedding.lock
 --   takes: space_id, owner_id, chunk_index
---   gives: found
-SELECT 1 FROM "tenant_a"."embedding" WHERE "space_id" = $1 AND "owner_id" = $2 AND "chunk_index" = $3 FOR UPDATE;
+--   gives: version
+SELECT "version" FROM "tenant_a"."embedding" WHERE "space_id" = $1 AND "owner_id" = $2 AND "chunk_index" = $3 FOR UPDATE;
 
 -- embedding.list_by_owner
 --   takes: owner_id

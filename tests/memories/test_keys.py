@@ -114,16 +114,26 @@ def test_deletions_of_many_are_logged_as_those_of_one(kept: Any) -> None:  # M-1
     assert [event.payload["action"] for event in audits] == ["delete"] * 3
 
 
-def test_what_no_longer_meets_a_condition_is_not_deleted(backend: Any, kept: Any) -> None:
-    items = kept.records("item")
-    first, _ = items.put_many({"ns": "n", "name": name, "count": 0} for name in "ab")
+@pytest.mark.parametrize(
+    "more", [[], [{"name": "part", "type": "semantic", "fields": [{"name": "says", "type": "text"}], "parent": "item"}]]
+)
+def test_what_was_changed_meanwhile_is_not_deleted(backend: Any, more: list[Any]) -> None:
+    memory = backend.open(backend.config(memories=[ITEM, *more]))  # records that others belong to go one by one
+    items = memory.records("item")
+    first, second, _ = items.put_many({"ns": "n", "name": name, "count": 0} for name in "abc")
     with ThreadPoolExecutor(1) as threads:
-        with kept.transaction():
+        with memory.transaction():
             items.update(first.record_id, count=1)
-            deleted = threads.submit(items.delete_many, "count = 0")
-            until(lambda: backend.has_waiting(kept))
+            deleted = threads.submit(items.delete_many, "count = 0", name=["a", "c"])
+            until(lambda: backend.has_waiting(memory))
         assert deleted.result(30) == 1
-    assert items.find(fields=("name", "count")) == [("a", 1)]
+        with memory.transaction():
+            items.update(second.record_id, count=2)
+            deleted = threads.submit(items.delete, second.record_id, version=1)
+            until(lambda: backend.has_waiting(memory))
+        with pytest.raises(Conflict, match="its version is 2 by now"):
+            deleted.result(30)
+    assert items.find(fields=("name", "count"), order_by="name") == [("a", 1), ("b", 2)]
 
 
 def test_links_go_with_many_deleted_records(kept: Any) -> None:

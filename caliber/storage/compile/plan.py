@@ -439,8 +439,9 @@ def compile_relation(relation: Relation, dialect: Dialect) -> RelationPlans:
         delete_many = Plan(f"{relation.name}.delete_many", sql, ("ids",), told)
     lock = None
     if dialect.row_lock:
-        sql = f"SELECT 1 FROM {table} WHERE {key_where}{dialect.row_lock}"
-        lock = Plan(f"{relation.name}.lock", sql, relation.key, ("found",))
+        held = (quote("version"), "version") if relation.versioned else ("1", "found")
+        sql = f"SELECT {held[0]} FROM {table} WHERE {key_where}{dialect.row_lock}"
+        lock = Plan(f"{relation.name}.lock", sql, relation.key, held[1:])
     return RelationPlans(
         relation=relation,
         codec=codec,

@@ -29,8 +29,8 @@ class Writing(Protocol):
     now_us: int
     keeps_content: bool
 
-    def lock(self, relation: Relation, *key: Any) -> None:
-        """Keep others from changing a row."""
+    def lock(self, relation: Relation, *key: Any) -> int | None:
+        """Keep others from changing a row; return its version where that takes a lock."""
         ...
 
     def referring(self, relation: Relation, column: str, target: Any) -> list[Row]:

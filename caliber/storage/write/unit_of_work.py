@@ -322,9 +322,7 @@ class UnitOfWork:
         lower_owner_trust(self, relation, old, new)
         values = [new[plans.codec.index(name)] for name in plans.update.binds[: -len(key) - 1]]
         if self._session.changed(plans.update, (*values, *key, old[place])) != 1:
-            raise Conflict(
-                entity_type=relation.name, id=_show_key(key), reason="another writer changed it first", retryable=True
-            )
+            raise _changed_first(relation, key)
         self._held[relation.name, key] = new
         if relation.resident.form is not Mirror.NONE:
             self.changes.append(RowChange(relation, UPSERT, new))
@@ -358,7 +356,9 @@ class UnitOfWork:
         plans = self._plans[relation.name]
         keys, version = [row[plans.codec.key_places[0]] for row in rows], plans.codec.version_place
         if plans.delete_many is None or relation.name in self.catalog.referrers:
-            for row in rows:
+            for key, row in zip(keys, rows, strict=True):
+                if self.lock(relation, key) not in (None, row[version]):
+                    raise _changed_first(relation, (key,))
                 self.delete(relation, self._hold(plans, row))
         elif rows:
             deleted = self._session.run(plans.delete_many, (dump_json([key.hex() for key in keys]),))
@@ -454,11 +454,11 @@ class UnitOfWork:
         if self._locks_reads:
             self.lock(relation, *key)
 
-    def lock(self, relation: Relation, *key: Any) -> None:
-        """Keep others from changing a row until this transaction ends."""
+    def lock(self, relation: Relation, *key: Any) -> int | None:
+        """Keep others from changing a row until this transaction ends; return its version where that takes a lock."""
         lock = self._plans[relation.name].lock
-        if lock is not None:
-            self._session.run(lock, key)
+        rows = () if lock is None else self._session.run(lock, key)
+        return rows[0][0] if rows and relation.versioned else None
 
     def serialize(self, resource: str) -> None:
         """Block other transactions that serialize on ``resource`` until this one has ended.
@@ -542,6 +542,11 @@ class UnitOfWork:
             return out
         again = self.has_twin(relation, row, self._plans[relation.name].codec.encode(out, row[0]))
         return dataclasses.replace(out, **{ends.archive: from_us(self.now_us)}) if again else out
+
+
+def _changed_first(relation: Relation, key: tuple[Any, ...]) -> Conflict:
+    reason = "another writer changed it first"
+    return Conflict(entity_type=relation.name, id=_show_key(key), reason=reason, retryable=True)
 
 
 def _show_key(key: tuple[Any, ...]) -> str:
