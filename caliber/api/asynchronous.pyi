@@ -910,7 +910,7 @@ class AsyncBlocks(AsyncFace):
         See ``Blocks.get``.
         """
 
-    async def list(self, kind: BlockKind | str | None = None) -> builtins.list[MemoryBlock]:
+    async def list(self, kind: BlockKind | str | None = None, *, everybody: bool = False) -> builtins.list[MemoryBlock]:
         """Return one's own blocks, those shared with the agent, and everybody's, the oldest first.
 
         See ``Blocks.list``.

@@ -70,11 +70,15 @@ class Blocks:
         """
         return _block(self._records.get(self._located(label)))
 
-    def list(self, kind: BlockKind | str | None = None) -> builtins.list[MemoryBlock]:
-        """Return one's own blocks, those shared with the agent, and everybody's, the oldest first."""
+    def list(self, kind: BlockKind | str | None = None, *, everybody: bool = False) -> builtins.list[MemoryBlock]:
+        """Return one's own blocks, those shared with the agent, and everybody's, the oldest first.
+
+        ``everybody``: those of all owners, as far as the principal may see them.
+        """
         wanted = None if kind is None else arguments.as_enum(kind, BlockKind, "kind")
         me = self._me(register=False)
-        found = {each.record_id: each for each in self._records.find(owner=builtins.list({me, NOBODY}))}
+        whose = {} if arguments.as_flag(everybody, "everybody") else {"owner": builtins.list({me, NOBODY})}
+        found = {each.record_id: each for each in self._records.find(whose)}
         if me != NOBODY:
             found |= {each.record_id: each for each in self._records.find(agents=me)}
         blocks = [_block(each) for each in found.values() if wanted in (None, each.kind.value)]

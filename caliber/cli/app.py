@@ -37,6 +37,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "locks": ("caliber.cli.team.locks:locks", "List locks between agents, and break one."),
     "messages": ("caliber.cli.team.messages:messages", "List messages between agents, and deliver them again."),
     "todos": ("caliber.cli.team.todos:todos", "List to-dos that agents share, assign, release and cancel them."),
+    "blocks": ("caliber.cli.team.blocks:blocks", "List, show and edit memory blocks, and take back changes."),
     "conflicts": ("caliber.cli.memory.conflicts:conflicts", "List and resolve contradictions between records."),
     "policies": ("caliber.cli.memory.jobs:policies", "List policies and their next run times."),
     "stats": ("caliber.cli.observing.top:stats", "Show the contents of the store and their sizes."),

@@ -1,7 +1,8 @@
-"""``caliber agents``, ``locks``, ``messages`` and ``todos``: looking and mending, on every database."""
+"""``caliber agents``, ``locks``, ``messages``, ``todos`` and ``blocks``: looking and mending, on every database."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,7 +28,7 @@ KNOBS = {"embedding_provider": None, "policies": [], "jobs__poll_ms": 0}
 def store(backend: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[package.Caliber]:
     """A store whose configuration commands read, open in this process too."""
     monkeypatch.chdir(tmp_path)
-    config = backend.config(agents__messages__attempts_max=1, **KNOBS)
+    config = backend.config(agents__messages__attempts_max=1, memories=["blocks"], **KNOBS)
     (tmp_path / "caliber.toml").write_text(render_toml(config), encoding="utf-8")
     memory = backend.open(config, principal=Principal.admin())
     memory.agents.register("planner", type="lead", capabilities=["plan"], can_delegate_to=["worker"])
@@ -220,3 +221,36 @@ def test_a_tenants_agents_are_its_own(tmp_path: Path, monkeypatch: pytest.Monkey
     assert len(caliber_json("agents", "list", "-t", "alice")["agents"]) == 1
     assert caliber_json("agents", "list", "-t", "bob")["agents"] == []
     assert caliber_json("locks", "list", "-t", "bob")["locks"] == caliber_json("todos", "list", "-t", "bob")["todos"]
+
+
+@needs("reopen")
+def test_blocks_are_listed_edited_and_taken_back(
+    store: package.Caliber, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.blocks.create("rules", "Be brief.", max_chars=100)
+    as_agent(store, "planner").blocks.create("persona", "I plan.")
+    store.as_user("maria").blocks.create("human", "Likes tea.")
+    listed = caliber_json("blocks", "list")["blocks"]
+    assert {(each["label"], each["owner"]) for each in listed} == {
+        ("rules", None), ("persona", "agent:planner"), ("human", "user:maria"),
+    }  # fmt: skip
+    assert "9/100" in caliber("blocks", "list", "--as", "agent:scout").stdout
+    assert caliber("blocks", "show", "persona", "--as", "agent:planner").stdout == "I plan.\n"
+    assert "there is no block persona" in caliber("blocks", "show", "persona", code=2).stderr
+    editor = tmp_path / "editor.py"
+    editor.write_text(
+        "import pathlib, sys\n"
+        "file = pathlib.Path(sys.argv[2])\n"
+        "text = file.read_text()\n"
+        "file.write_text(text * 20 if sys.argv[1] == 'long' else text.replace('brief', 'kind'))\n",
+        encoding="utf-8",
+    )
+    monkeypatch.setenv("EDITOR", f"{sys.executable} {editor} short")
+    assert "rules has 8 of 100 characters" in caliber("blocks", "edit", "rules").stdout
+    assert caliber("blocks", "show", "rules").stdout == "Be kind.\n"
+    assert caliber("blocks", "edit", "rules").stdout == "unchanged\n"
+    told = caliber("blocks", "history", "rules").stdout
+    assert told.index("version 2") < told.index("-Be brief.") < told.index("+Be kind.")
+    assert caliber_json("blocks", "undo", "rules")["block"]["text"] == "Be brief."
+    monkeypatch.setenv("EDITOR", f"{sys.executable} {editor} long")
+    assert "at most 100 characters" in caliber("blocks", "edit", "rules", code=2).stderr
