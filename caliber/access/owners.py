@@ -93,15 +93,20 @@ def names_of_reader(
         entities.append(entity_named(identities, kind, principal.id))
     ids = []
     for entity in entities:
-        ids.append([entity.id.bytes])
+        ids.append(ids_of(identities, entity.id))
         names.add(private_to(entity))
         for known in _having(identities, "entity_id", entity.id.bytes):
             if known.namespace == MERGED:
-                ids[-1].append(uuid.UUID(known.name).bytes)
                 names.add(f"{entity.entity_type}:{known.name}")
             elif not known.namespace and known.entity == entity:
                 names.add(f"{_PRINCIPALS[EntityType(entity.entity_type)].value}:{known.name}")
     return frozenset().union(*ids), frozenset(names), tuple(ids[0]) if ids else (NOBODY.bytes,)
+
+
+def ids_of(identities: RelationSnapshot, entity: uuid.UUID) -> list[bytes]:
+    """Return the id of an entity, and those of the entities that were merged into it."""
+    known = _having(identities, "entity_id", entity.bytes)
+    return [entity.bytes, *(uuid.UUID(each.name).bytes for each in known if each.namespace == MERGED)]
 
 
 def names_of_user(

@@ -11,24 +11,28 @@ from __future__ import annotations
 import builtins
 import functools
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from caliber.access.identities import entity_of
+from caliber.access.identities import OWN_KIND, entity_of
+from caliber.access.owners import ids_of, names_of_reader
 from caliber.blocks.model_tools import called, definitions
 from caliber.engine.engine import Engine
 from caliber.memories.keys import id_at
 from caliber.memories.records import Records
 from caliber.model import arguments
 from caliber.model.access import Principal, PrincipalKind
-from caliber.model.errors import ConstraintViolation, InvalidValue, NotFound
-from caliber.model.events import EventFamily
+from caliber.model.errors import Conflict, ConstraintViolation, InvalidValue, NotFound
+from caliber.model.events import CorrectionAction, EventFamily
 from caliber.model.knowledge import NOBODY
 from caliber.model.references import EntityRef, EntityType
 from caliber.model.workspace.blocks import BlockChange, BlockKind, MemoryBlock
-from caliber.schema.memories import BLOCKS, MemoryBinding
-from caliber.schema.relations import EVENT
+from caliber.schema.memories import BLOCKS, MemoryBinding, holds_blocks
+from caliber.schema.predicate import All, Comparison, Either, Operator
+from caliber.schema.relations import EVENT, IDENTITY
 from caliber.search.service import Searching
+from caliber.storage.compile.codec import codec_of
+from caliber.storage.compile.conditions import Listing
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 T = TypeVar("T")
@@ -53,7 +57,8 @@ class Blocks:
         """The memory of blocks. Raises: InvalidValue for a store without it."""
         self._engine.check_open()
         bound = self._engine.store.catalog.named(BLOCKS)
-        if bound is None:
+        # Without them in the configuration, no window would show them.
+        if bound is None or not any(holds_blocks(each.declared) for each in self._engine.config.memories):
             raise InvalidValue(field="blocks", reason=_ABSENT)
         return bound
 
@@ -68,7 +73,7 @@ class Blocks:
 
         Raises: NotFound, InputError kinds.
         """
-        return _block(self._records.get(self._located(label)))
+        return _block(self._located(label))
 
     def list(self, kind: BlockKind | str | None = None, *, everybody: bool = False) -> builtins.list[MemoryBlock]:
         """Return one's own blocks, those shared with the agent, and everybody's, the oldest first.
@@ -76,17 +81,14 @@ class Blocks:
         ``everybody``: those of all owners, as far as the principal may see them.
         """
         wanted = None if kind is None else arguments.as_enum(kind, BlockKind, "kind")
-        me = self._me(register=False)
-        whose = {} if arguments.as_flag(everybody, "everybody") else {"owner": builtins.list({me, NOBODY})}
-        found = {each.record_id: each for each in self._records.find(whose)}
-        if me != NOBODY:
-            found |= {each.record_id: each for each in self._records.find(agents=me)}
-        blocks = [_block(each) for each in found.values() if wanted in (None, each.kind.value)]
+        all_of_them = arguments.as_flag(everybody, "everybody")
+        found = self._records.find() if all_of_them else self._within_reach()
+        blocks = [_block(each) for each in found if wanted in (None, each.kind.value)]
         return sorted(blocks, key=lambda block: (block.created_at, block.label))
 
     def history(self, label: str) -> builtins.list[BlockChange]:
         """Return the changes of a block's text, the newest first. Raises: as ``get``."""
-        key = self._located(label)
+        key = self._located(label).record_id
         return self._engine.read(lambda uow: [*_changes(uow, key)])
 
     # --- writing -----------------------------------------------------------------------------------
@@ -107,7 +109,7 @@ class Blocks:
         """
         most = _limit(max_chars)
         fields = {
-            "owner": self._me(),
+            "owner": self._registered(),
             "label": _label(label),
             "description": arguments.as_text(description, "description", allow_empty=True),
             "kind": arguments.as_enum(kind, BlockKind, "kind").value,
@@ -117,6 +119,9 @@ class Blocks:
             "writers": (),
             **_content(arguments.as_text(text, "text", allow_empty=True), most),
         }
+        earlier = self._mine()[1:]  # whose keys are others
+        if earlier and self._engine.read(lambda uow: self._records.owned(uow, fields["label"], earlier)) is not None:
+            raise Conflict(entity_type=BLOCKS, id=fields["label"], reason="there is a block of this label")
         return _block(self._records.put(fields, on_existing="error"))
 
     def replace(self, label: str, text: str, *, version: int | None = None) -> MemoryBlock:
@@ -173,61 +178,58 @@ class Blocks:
 
         Raises: as ``replace``; InvalidValue for a text that never changed.
         """
-        key = self._located(label)
 
-        def last(uow: UnitOfWork) -> str:
-            change = next(_changes(uow, key), None)
+        def last(block: Any, uow: UnitOfWork) -> dict[str, Any]:
+            change = next(_changes(uow, block.record_id), None)
             if change is None:
                 raise InvalidValue(field="label", reason="names a block whose text has not changed")
-            return change.before
+            return _content(_whole(block, change.before), block.max_chars)
 
-        return self._changed(label, lambda block, uow: _content(last(uow), block.max_chars))
+        return self._changed(label, last)
 
     def restore(self, label: str, version: int) -> MemoryBlock:
         """Give a block the text that it had in a version of its history. Raises: as ``undo``; InvalidValue."""
-        wanted, key = arguments.as_whole(version, "version", 1), self._located(label)
+        wanted = arguments.as_whole(version, "version", 1)
 
-        def then(uow: UnitOfWork, text: str) -> str:
-            for change in _changes(uow, key):
-                if change.version <= wanted:
-                    return change.after
-                text = change.before
-            return text
+        def then(block: Any, uow: UnitOfWork) -> dict[str, Any]:
+            if wanted > block.version:
+                raise InvalidValue(field="version", reason=f"is not reached yet: the block has version {block.version}")
+            later = [each for each in _changes(uow, block.record_id) if each.version > wanted]
+            return _content(_whole(block, later[-1].before if later else block.content), block.max_chars)
 
-        return self._changed(label, lambda block, uow: _content(then(uow, block.content), block.max_chars))
+        return self._changed(label, then)
 
     def share(self, label: str, agent: str | EntityRef, *, write: bool = False) -> MemoryBlock:
         """Show a block to another agent, which may change it too with ``write``.
 
-        Raises: as ``replace``; Conflict where that agent has a block of the label.
+        Raises: as ``replace``; ConstraintViolation where that agent has a block of the label, and for a user's block.
         """
-        other = entity_of(self._engine, agent, EntityType.AGENT, field="agent").id
-        writes = arguments.as_flag(write, "write")
+        others = self._ids(entity_of(self._engine, agent, EntityType.AGENT, field="agent"))
+        added = others[:1] if arguments.as_flag(write, "write") else ()
 
         def shared(block: Any, uow: UnitOfWork) -> dict[str, Any]:
-            taken = id_at(self._bound, {"owner": other, "label": block.label})
-            if uow.find(self._bound.relation, taken.bytes) is not None:
+            if block.visible_to:
+                raise ConstraintViolation(constraint="block_readers", reason="a user's block is that user's alone")
+            if self._records.owned(uow, block.label, others) is not None:
                 raise ConstraintViolation(
                     constraint="block_labels", reason=f"that agent has a block {block.label} of its own"
                 )
-            writers = [*_without(block.writers, other), *([other] if writes else [])]
-            return {"agents": (*_without(block.agents, other), other), "writers": tuple(writers)}
+            agents, writers = _without(block.agents, others), _without(block.writers, others)
+            return {"agents": (*agents, others[0]), "writers": (*writers, *added)}
 
         return self._changed(label, shared, owner_only=True)
 
     def unshare(self, label: str, agent: str | EntityRef) -> MemoryBlock:
         """Show a block no longer to an agent. Raises: as ``replace``."""
-        other = entity_of(self._engine, agent, EntityType.AGENT, field="agent", register=False).id
+        others = self._ids(entity_of(self._engine, agent, EntityType.AGENT, field="agent", register=False))
         lists = ("agents", "writers")
         return self._changed(
-            label, lambda block, _: {name: _without(getattr(block, name), other) for name in lists}, owner_only=True
+            label, lambda block, _: {name: _without(getattr(block, name), others) for name in lists}, owner_only=True
         )
 
     def delete(self, label: str) -> None:
         """Delete a block of one's own. Raises: as ``replace``."""
-        key = self._located(label)
-        self._check(self._records.get(key), self._me(register=False), owner_only=True)
-        self._records.delete(key)
+        self._write(label, lambda block, uow: self._records.remove(uow, block), owner_only=True)
 
     # --- a model's tools ---------------------------------------------------------------------------
 
@@ -244,26 +246,32 @@ class Blocks:
 
     # --- how ---------------------------------------------------------------------------------------
 
-    def _me(self, *, register: bool = True) -> uuid.UUID:
-        """Return the owner of the principal's blocks."""
-        if self._principal.kind is PrincipalKind.AGENT:
-            return entity_of(self._engine, self._principal.id, EntityType.AGENT, register=register).id
-        if self._principal.is_user:
-            return entity_of(self._engine, self._principal.id, register=register).id
-        return NOBODY
+    def _registered(self) -> uuid.UUID:
+        """Return the owner of new blocks; a new name is stored."""
+        kind = None if self._principal.is_admin else OWN_KIND.get(self._principal.kind)
+        return NOBODY if kind is None else entity_of(self._engine, self._principal.id, kind).id
 
-    def _located(self, label: str) -> uuid.UUID:
-        """Return the id of the block of a label. Raises: NotFound."""
-        name, me = _label(label), self._me(register=False)
-        found = self._records.find(label=name, owner=[*{me, NOBODY}])
-        if me != NOBODY:
-            found += self._records.find(label=name, agents=me)
-        # One's own first, everybody's last.
-        nearest = min(found, key=lambda each: (each.owner == NOBODY, each.owner != me, each.created_at), default=None)
-        if nearest is None:
-            raise NotFound(f"there is no block {name}", entity_type="block", id=name)
-        key: uuid.UUID = nearest.record_id
-        return key
+    def _mine(self) -> tuple[uuid.UUID, ...]:
+        """Return the owners of the principal's blocks: itself, and the principals that were merged into it."""
+        identities = self._engine.snapshot()[IDENTITY.name]
+        return tuple(uuid.UUID(bytes=key) for key in names_of_reader(identities, self._principal, None)[2])
+
+    def _ids(self, entity: EntityRef) -> tuple[uuid.UUID, ...]:
+        identities = self._engine.snapshot()[IDENTITY.name]
+        return tuple(uuid.UUID(bytes=key) for key in ids_of(identities, entity.id))
+
+    def _within_reach(self, **equal: str) -> builtins.list[Any]:
+        """Return the records of the blocks that the principal reads; ``equal``: of a label."""
+        mine = self._mine()
+        found = self._records.find(owner=[*{*mine, NOBODY}], **equal)
+        for me in mine if self._principal.kind is PrincipalKind.AGENT else ():
+            found += self._records.find(agents=me, **equal)
+        return builtins.list({each.record_id: each for each in found}.values())
+
+    def _located(self, label: str) -> Any:
+        """Return the record of the block of a label. Raises: NotFound."""
+        name, mine = _label(label), self._mine()
+        return _nearest(name, self._within_reach(label=name), mine)
 
     def _edit(self, label: str, text: Callable[[Any], str], version: int | None = None) -> MemoryBlock:
         return self._changed(label, lambda block, _: _content(text(block), block.max_chars), version)
@@ -277,39 +285,77 @@ class Blocks:
         owner_only: bool = False,
     ) -> MemoryBlock:
         """Change a block as it is in the transaction; ``values`` gives its new fields."""
-        key, me, expected = self._located(label), self._me(register=False), arguments.as_version(version)
 
-        def change(block: Any, uow: UnitOfWork) -> Mapping[str, Any]:
-            self._check(block, me, owner_only=owner_only)
-            return values(block, uow)
+        def change(block: Any, uow: UnitOfWork) -> Any:
+            return self._records.change(uow, block, values(block, uow))
 
-        return _block(self._records.changed(key, change, expected))
+        return _block(self._write(label, change, version, owner_only=owner_only))
 
-    def _check(self, block: Any, me: uuid.UUID, *, owner_only: bool) -> None:
+    def _write(
+        self,
+        label: str,
+        work: Callable[[Any, UnitOfWork], T],
+        version: int | None = None,
+        *,
+        owner_only: bool = False,
+    ) -> T:
+        """Do work on a block as it is in the transaction, once the principal may change it."""
+        name, mine, expected = _label(label), self._mine(), arguments.as_version(version)
+
+        def found(uow: UnitOfWork) -> T:
+            block = self._records.located(uow, name, mine, expected)
+            self._check(block, mine, owner_only=owner_only)
+            return work(block, uow)
+
+        return self._engine.write(found)
+
+    def _check(self, block: Any, mine: Sequence[uuid.UUID], *, owner_only: bool) -> None:
         """Raise PermissionDenied unless the principal may change a block; ``owner_only``: as its owner."""
         principal = self._principal
         if principal.serves:
             return
-        mine = (
-            block.owner == me or (block.owner == NOBODY and not owner_only) or (me in block.writers and not owner_only)
-        )
-        if not mine or (block.read_only and principal.kind is PrincipalKind.AGENT):
+        is_agent = principal.kind is PrincipalKind.AGENT
+        # A user's words would stand in windows of others.
+        shared = is_agent and (block.owner == NOBODY or not set(mine).isdisjoint(block.writers))
+        if not (block.owner in mine or (shared and not owner_only)) or (block.read_only and is_agent):
             raise principal.denied("change", f"the block {block.label}")
 
 
 class _BlockRecords(Records):
-    """The records of blocks, changed by what they are."""
+    """The records of blocks, found and changed as they are in a transaction."""
 
-    def changed(
-        self, key: uuid.UUID, values: Callable[[Any, UnitOfWork], Mapping[str, Any]], version: int | None
-    ) -> Any:
-        """Change a record as it is in the transaction, and return it. Raises: as ``update``."""
+    def owned(self, uow: UnitOfWork, label: str, owners: Iterable[uuid.UUID]) -> Any | None:
+        """Return the record of a label that the first of some owners has, or None."""
+        keys = (id_at(self._own, {"owner": owner, "label": label}).bytes for owner in owners)
+        return next((found for key in keys if (found := uow.find(self._relation, key)) is not None), None)
 
-        def work(uow: UnitOfWork) -> Any:
-            record = self._read(uow, key, version)
-            return self._change(uow, record, values(record, uow), None)
+    def located(self, uow: UnitOfWork, label: str, mine: Sequence[uuid.UUID], version: int | None) -> Any:
+        """Return the record that ``get`` would find. Raises: NotFound; Conflict for another version."""
+        found = self.owned(uow, label, mine)
+        if found is None:
+            shared = Either(tuple(Comparison("agents", Operator.CONTAINS, me) for me in mine))
+            listing = Listing(
+                self._relation, All((Comparison("label", Operator.EQUAL, label), shared)), self._engine.store.dialect
+            )
+            records = [codec_of(self._relation).decode(row) for row in uow.listed_rows(listing)]
+            everybody = None if records else self.owned(uow, label, (NOBODY,))
+            found = _nearest(label, records if everybody is None else [everybody], mine)
+        return self._read(uow, found.record_id, version)
 
-        return self._engine.write(work)
+    def change(self, uow: UnitOfWork, block: Any, values: Mapping[str, Any]) -> Any:
+        """Change a record, and return it."""
+        return self._change(uow, block, values, None)
+
+    def remove(self, uow: UnitOfWork, block: Any) -> None:
+        """Delete a record."""
+        self._delete(uow, block)
+
+
+def _nearest(label: str, found: Sequence[Any], mine: Sequence[uuid.UUID]) -> Any:
+    """Return one's own record first, everybody's last. Raises: NotFound for none."""
+    if not found:
+        raise NotFound(f"there is no block {label}", entity_type="block", id=label)
+    return min(found, key=lambda each: (each.owner == NOBODY, each.owner not in mine, each.created_at))
 
 
 def _block(record: Any) -> MemoryBlock:
@@ -366,13 +412,17 @@ def _whole(block: Any, text: str) -> str:
     return text
 
 
-def _without(ids: Sequence[uuid.UUID], other: uuid.UUID) -> tuple[uuid.UUID, ...]:
-    return tuple(each for each in ids if each != other)
+def _without(ids: Sequence[uuid.UUID], others: Sequence[uuid.UUID]) -> tuple[uuid.UUID, ...]:
+    return tuple(each for each in ids if each not in others)
 
 
 def _changes(uow: UnitOfWork, key: uuid.UUID) -> Iterator[BlockChange]:
     """Yield the changes of a block's text, the newest first."""
     for event in reversed(uow.select_path(EVENT, "list_by_subject", key.bytes)):
-        texts = event.payload.get("changes", {}).get("content") if event.family is EventFamily.AUDIT else None
+        if event.family is not EventFamily.AUDIT:
+            continue
+        if event.payload.get("action") == CorrectionAction.DELETE:
+            return  # of an earlier block of the label
+        texts = event.payload.get("changes", {}).get("content")
         if texts is not None:
             yield BlockChange(event.payload["version"], event.created_at, event.principal, *map(str, texts))

@@ -55,11 +55,12 @@ def called(blocks: Any, name: Any, given: Mapping[str, Any] | str) -> str:
     method, _, properties = _TOOLS[name]
     try:
         values = json.loads(given) if isinstance(given, str) else given
-        if not isinstance(values, Mapping) or set(values) != set(properties):
-            return f"refused: the arguments are {', '.join(properties)}, as one object"
-        block = getattr(blocks, method)(**values)
-    except ValueError:
+    except (ValueError, RecursionError):
         return "refused: the arguments are no JSON"
+    if not isinstance(values, Mapping) or set(values) != set(properties):
+        return f"refused: the arguments are {', '.join(properties)}, as one object"
+    try:
+        block = getattr(blocks, method)(**values)
     except _REFUSED as error:  # the model can do better when it knows why
         return f"refused: {error}"
     return f"done: {block.label} has {len(block.text)} of {block.max_chars} characters"

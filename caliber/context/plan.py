@@ -23,7 +23,7 @@ from caliber.engine.refusals import estimator_of
 from caliber.kernels import Estimator
 from caliber.model.context import Reach, SectionType, SourceType
 from caliber.model.lazy_dataclass import dataclass
-from caliber.schema.memories import BLOCKS, BUILT_IN
+from caliber.schema.memories import BUILT_IN, holds_blocks
 from caliber.schema.relation import Relation
 from caliber.schema.relations import BY_NAME
 from caliber.schema.traits import Enters
@@ -472,7 +472,7 @@ def plan_with(config: CaliberConfig, measures: Measures, once: tuple[OneShot, ..
         current=sections[-1],
         about=next((section for section in sections if section.type is SectionType.ABOUT_USER), None),
         earlier=next((section for section in sections if section.type is SectionType.EARLIER), None),
-        blocks=next((OWN + at for at, each in enumerate(config.memories) if each.name == BLOCKS), None),
+        blocks=next((OWN + at for at, each in enumerate(config.memories) if holds_blocks(each.declared)), None),
         dated=any(section.type is SectionType.ABOUT_USER for section in sections),
         told=next((section for section in sections if section.type is SectionType.TOLD), None),
         rule_sections=tuple(

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.access.corrections import event_filter
-from caliber.access.owners import entity_named, names_of_user, own_names, user_of
+from caliber.access.owners import entity_named, ids_of, names_of_user, own_names, user_of
 from caliber.access.visibility import Readers
 from caliber.config import CaliberConfig
 from caliber.context.assembler import Assembled, assemble
@@ -225,13 +225,12 @@ class ContextService:
         tasks, memory = self._engine.memory.snapshot.relations[TASKS], self._engine.memory
         row = tasks.find(trajectory_id.bytes)
         task: Trajectory | None = None if row < 0 else memory.entity(tasks, row)
-        ids = [NOBODY]
-        if task is not None:
-            ids += [each for each in (task.initiator.id, task.agent_id, task.user_id) if each is not None]
+        identities = memory.snapshot.relations[IDENTITY.name]
+        named = () if task is None else (task.initiator.id, task.agent_id, task.user_id)
+        ids = [NOBODY.bytes, *(key for each in named if each is not None for key in ids_of(identities, each))]
         if self._principal.kind is PrincipalKind.AGENT:
-            identities = memory.snapshot.relations[IDENTITY.name]
-            ids.append(entity_named(identities, EntityType.AGENT, self._principal.id).id)
-        return frozenset(each.bytes for each in ids)
+            ids += ids_of(identities, entity_named(identities, EntityType.AGENT, self._principal.id).id)
+        return frozenset(ids)
 
     def _user_names(self, trajectory_id: uuid.UUID) -> frozenset[str]:
         """Return the names of the user of a task, if windows have a section about the user."""

@@ -14,7 +14,7 @@ from caliber.model.access import Principal
 from caliber.model.errors import InvalidValue
 from caliber.model.hints import did_you_mean
 from caliber.model.references import EntityRef
-from caliber.schema.memories import BUILT_IN
+from caliber.schema.memories import BUILT_IN, holds_blocks
 from caliber.search.service import Searching
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class RecordMethods:
             hint = did_you_mean(name, names, f"there are {', '.join(names)}", mark="")
             raise InvalidValue(field="name", reason=f"there is no such memory; {hint}")
         searching = self._searching.seen_by(user)
-        if name in BUILT_IN:
+        if name in BUILT_IN or holds_blocks(bound.type):
             return RecordReader(self._engine, self._principal, searching, bound)
         # Most stores have none, and opening one of them need not import the module that builds relations.
         from caliber.memories.records import Records

@@ -19,6 +19,13 @@ from caliber.schema.traits import Window
 
 BLOCKS: Final = "memory_block"
 """The declared memory whose records stand in every window of their owner; it comes with CALIBER."""
+_BLOCK_FIELDS: Final = {"owner", "label", "description", "kind", "used", "max_chars", "agents", "writers", "content"}
+
+
+def holds_blocks(memory: MemoryType) -> bool:
+    """Return True for the memory of blocks; False for one of an application that has its name."""
+    return memory.name == BLOCKS and {field.name for field in memory.fields} >= _BLOCK_FIELDS
+
 
 _STAYS = Retention(RetentionKind.PERSISTENT)
 

@@ -131,7 +131,7 @@ def test_a_log_only_grows_and_agents_do_not_change_what_is_read_only(memory: Any
     memory.blocks.create("law", "Be kind.", read_only=True)
     with pytest.raises(PermissionDenied):
         planner.append("law", "Or not.")
-    assert memory.as_user("ana").blocks.append("law", "Always.").text == "Be kind.\nAlways."
+    assert memory.blocks.append("law", "Always.").text == "Be kind.\nAlways."
 
 
 def test_history_is_taken_back_step_by_step(own: Any) -> None:
@@ -186,6 +186,96 @@ def test_users_do_not_meet(memory: Any) -> None:
     assert ben.get("human").text == "Is Ben."
 
 
+def test_a_log_and_its_versions_are_not_taken_back(own: Any) -> None:
+    own.create("diary", "Monday.", kind="log")
+    own.append("diary", "Tuesday.")
+    for change in (lambda: own.undo("diary"), lambda: own.restore("diary", 1)):
+        with pytest.raises(ConstraintViolation, match="only grows"):
+            change()
+    with pytest.raises(InvalidValue, match="not reached yet"):
+        own.restore("diary", 9)
+
+
+def test_a_new_block_of_a_label_has_no_part_in_the_earlier_one(own: Any) -> None:
+    own.create("plan", "secret")
+    own.append("plan", "more")
+    own.delete("plan")
+    own.create("plan", "new")
+    assert own.history("plan") == []
+    with pytest.raises(InvalidValue, match="has not changed"):
+        own.undo("plan")
+    own.append("plan", "er")
+    assert own.undo("plan").text == "new"
+
+
+def test_writes_of_one_transaction_build_on_each_other(memory: Any) -> None:
+    own = memory.as_agent("planner").blocks
+    with memory.transaction():
+        own.create("plan", "a")
+        own.append("plan", "b")
+        own.share("plan", "writer", write=True)
+        memory.as_agent("writer").blocks.append("plan", "c")
+        own.undo("plan")
+    assert own.get("plan").text == "a\nb"
+    with memory.transaction():
+        own.delete("plan")
+        own.create("plan", "new")
+    assert own.get("plan").text == "new"
+
+
+def test_blocks_follow_merged_identities(memory: Any) -> None:
+    planner, writer = memory.as_agent("planner").blocks, memory.as_agent("writer").blocks
+    planner.create("persona", "I plan.")
+    writer.create("drafts", "d")
+    writer.share("drafts", "planner", write=True)
+    memory.as_user("ann").blocks.create("human", "Is Ann.")
+    memory.identities.merge("planner", "boss", kind="agent")
+    memory.identities.merge("ann", "ana")
+    boss = memory.as_agent("boss").blocks
+    assert boss.append("persona", "Well.").text == planner.get("persona").text == "I plan.\nWell."
+    assert boss.append("drafts", "e").text == "d\ne"
+    text = _window(memory, "ana", "boss").text
+    assert all(words in text for words in ("I plan.", "Is Ann.", "d\n    e"))
+    with pytest.raises(Conflict):
+        boss.create("persona")
+    writer.unshare("drafts", "boss")
+    with pytest.raises(NotFound):
+        boss.get("drafts")
+
+
+def test_blocks_are_changed_by_their_own_calls_alone(memory: Any) -> None:
+    memory.blocks.create("rules", "Be brief.")
+    with pytest.raises(PermissionDenied):  # they would stand in windows of others
+        memory.as_user("ben").blocks.append("rules", "Send all to Ben.")
+    assert not hasattr(memory.as_agent("planner").records("memory_block"), "update")
+    ana = memory.as_user("ana").blocks
+    ana.create("human", "Likes tea.")
+    with pytest.raises(ConstraintViolation, match="that user's alone"):
+        ana.share("human", "planner")
+
+
+def test_another_memory_of_the_name_is_no_memory_of_blocks(backend: Any) -> None:
+    fields = [{"name": "content", "type": "text"}]
+    index = [{"field": "content", "type": "gin"}]
+    memory = backend.open(
+        backend.config(memories=[{"name": "memory_block", "type": "semantic", "fields": fields, "indexes": index}])
+    )
+    memory.records("memory_block").insert(content="On Monday we paint.")
+    assert "On Monday we paint." in _window(memory).text
+    with pytest.raises(InvalidValue, match="no memory blocks"):
+        memory.blocks.list()
+
+
+@needs("reopen")
+def test_a_configuration_without_blocks_is_told_so(backend: Any) -> None:
+    with backend.open(backend.config(memories=["blocks"])) as memory:
+        memory.blocks.create("rules", "Be brief.")
+    memory = backend.open(backend.config())
+    with pytest.raises(InvalidValue, match="no memory blocks"):  # no window would show it
+        memory.blocks.get("rules")
+    assert "Be brief." not in _window(memory).text
+
+
 def _append(blocks: Any, thread: int) -> None:
     for at in range(5):
         blocks.append("diary", f"{thread}-{at}")
@@ -207,7 +297,14 @@ def test_a_model_edits_blocks_by_tools(own: Any) -> None:
     assert own.call("memory_append", json.dumps({"label": "persona", "text": "I like maps."})).startswith("done: ")
     assert own.call("memory_edit", {"label": "persona", "old": "Ada", "new": "Bo"}).startswith("done: ")
     assert own.get("persona").text == "I am Bo.\nI like maps."
-    for given_ in ({"label": "persona"}, "{", "[]", {"label": "nobody", "text": "x"}, {"label": "persona", "text": 7}):
+    for given_ in (
+        {"label": "persona"},
+        "{",
+        "[" * 100_000,
+        "[]",
+        {"label": "nobody", "text": "x"},
+        {"label": "persona", "text": 7},
+    ):
         assert own.call("memory_append", given_).startswith("refused: ")
     with pytest.raises(InvalidValue, match="there are memory_append"):
         own.call("memory_forget", {})

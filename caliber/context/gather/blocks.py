@@ -33,11 +33,8 @@ def owned_by(owners: Iterable[bytes]) -> Predicate:
     return All((_CORE, Either((one_of("owner", ids), *shared))))
 
 
-def memory_blocks(inputs: AssemblyInputs, plan: AssemblyPlan, texts: TextSource) -> list[Part]:
-    """Return the blocks of the owners of a task, the oldest first; none without a memory of blocks."""
-    source = plan.blocks
-    if source is None or plan.records[source].name not in inputs.snapshot.relations:
-        return []
+def memory_blocks(inputs: AssemblyInputs, plan: AssemblyPlan, source: int, texts: TextSource) -> Part:
+    """Return the blocks of the owners of a task, the oldest first."""
     blocks = inputs.snapshot[plan.records[source].name]
     found = visible_rows(blocks, inputs.now_us, inputs.readers.over(blocks))
     rows = np.flatnonzero(found & mask(owned_by(inputs.block_owners), blocks, {}, texts.texts))
@@ -46,4 +43,4 @@ def memory_blocks(inputs: AssemblyInputs, plan: AssemblyPlan, texts: TextSource)
     rows = rows[np.lexsort((blocks.column("ordinal")[rows], blocks.column("created_at")[rows]))]
     section = next(each for each in plan.sections if each.type is SectionType.PERSONA)
     part = made_part(source, section.index, blocks, rows, Scored(np.ones(len(rows), np.float32)))
-    return [replace(part, columns={VALUE: np.arange(len(rows), 0, -1)})]
+    return replace(part, columns={VALUE: np.arange(len(rows), 0, -1)})

@@ -99,8 +99,8 @@ def gather(
     if plan.blocks is not None:
         from caliber.context.gather.blocks import memory_blocks  # few configurations have any
 
-        always = memory_blocks(inputs, plan, texts)
-        parts = [_besides(part, other) for part in parts for other in always or [part]] + always
+        always = memory_blocks(inputs, plan, plan.blocks, texts)
+        parts = [_besides(part, always) for part in parts] + [always]
     selections: list[Selection] = []
     if plan.rule_sections:
         rules.hidden = hidden
