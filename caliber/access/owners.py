@@ -93,7 +93,7 @@ def names_of_reader(
         entities.append(entity_named(identities, kind, principal.id))
     ids = []
     for entity in entities:
-        ids.append(ids_of(identities, entity.id))
+        ids.append(ids_of(identities, entity.id.bytes))
         names.add(private_to(entity))
         for known in _having(identities, "entity_id", entity.id.bytes):
             if known.namespace == MERGED:
@@ -103,10 +103,14 @@ def names_of_reader(
     return frozenset().union(*ids), frozenset(names), tuple(ids[0]) if ids else (NOBODY.bytes,)
 
 
-def ids_of(identities: RelationSnapshot, entity: uuid.UUID) -> list[bytes]:
+def ids_of(identities: RelationSnapshot, entity: bytes) -> list[bytes]:
     """Return the id of an entity, and those of the entities that were merged into it."""
-    known = _having(identities, "entity_id", entity.bytes)
-    return [entity.bytes, *(uuid.UUID(each.name).bytes for each in known if each.namespace == MERGED)]
+
+    def made() -> list[bytes]:
+        known = _having(identities, "entity_id", entity)
+        return [entity, *(uuid.UUID(each.name).bytes for each in known if each.namespace == MERGED)]
+
+    return identities.once(entity, made)
 
 
 def names_of_user(

@@ -39,6 +39,7 @@ T = TypeVar("T")
 MAX_CHARS: Final = 5_000
 """Most characters of a block that states no limit. Source: P-016."""
 _LABEL_CHARS: Final = 100
+_DESCRIPTION_CHARS: Final = 1_000
 _MOST_CHARS: Final = 1_000_000
 _ABSENT: Final = (
     'this store has no memory blocks: open it with caliber.open(…, memories=["blocks"], create=True), or add'
@@ -111,7 +112,7 @@ class Blocks:
         fields = {
             "owner": self._registered(),
             "label": _label(label),
-            "description": arguments.as_text(description, "description", allow_empty=True),
+            "description": arguments.as_text(description, "description", allow_empty=True, limit=_DESCRIPTION_CHARS),
             "kind": arguments.as_enum(kind, BlockKind, "kind").value,
             "max_chars": most,
             "read_only": arguments.as_flag(read_only, "read_only"),
@@ -258,9 +259,9 @@ class Blocks:
 
     def _ids(self, entity: EntityRef) -> tuple[uuid.UUID, ...]:
         identities = self._engine.snapshot()[IDENTITY.name]
-        return tuple(uuid.UUID(bytes=key) for key in ids_of(identities, entity.id))
+        return tuple(uuid.UUID(bytes=key) for key in ids_of(identities, entity.id.bytes))
 
-    def _within_reach(self, **equal: str) -> builtins.list[Any]:
+    def _within_reach(self, **equal: Any) -> builtins.list[Any]:
         """Return the records of the blocks that the principal reads; ``equal``: of a label."""
         mine = self._mine()
         found = self._records.find(owner=[*{*mine, NOBODY}], **equal)

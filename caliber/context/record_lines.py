@@ -6,7 +6,7 @@ Source: C-451, O-8.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -53,6 +53,7 @@ class RecordLines:
         owners = self._owners(source)
         relation, layout = owners.relation, owners.layout
         columns: list[Sequence[Any]] = []
+        packed: dict[str, int] = {}
         for name in relation.in_windows.shown:
             place, column = layout.codec.index(name), relation.column(name)
             values: list[Any] = []
@@ -65,7 +66,13 @@ class RecordLines:
             elif values:
                 columns.append([values[code] for code in owners.column(name)[rows].tolist()])
             else:
-                columns.append(owners.packed_values(name, rows))
+                packed[name] = len(columns)
+                columns.append(())
+        read: Iterable[Sequence[Any]] = (owners.packed_values(name, rows) for name in packed)
+        if len(packed) > 1 and rows:
+            read = zip(*owners.packed_rows(tuple(packed), rows), strict=True)
+        for at, found in zip(packed.values(), read, strict=True):
+            columns[at] = found
         return render_columns(relation, columns)
 
     def _owners(self, source: int) -> RelationSnapshot:

@@ -46,7 +46,6 @@ from caliber.model.knowledge import NOBODY
 from caliber.model.references import EntityRef, EntityType, TrajectoryId, WindowId
 from caliber.model.storage import ReadConsistency
 from caliber.model.time import from_us, to_us
-from caliber.model.trajectory import Trajectory
 from caliber.model.windows import ContextWindow
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.schema.relations import CONFIG_DOCUMENT, CONTEXT_WINDOW, EVENT, IDENTITY
@@ -222,15 +221,16 @@ class ContextService:
         """Return everybody, and the user and the agent of a task and of the principal, if there are memory blocks."""
         if plan_of(self._engine.config).blocks is None:
             return frozenset()
-        tasks, memory = self._engine.memory.snapshot.relations[TASKS], self._engine.memory
+        relations = self._engine.memory.snapshot.relations
+        owners: list[bytes | None] = [NOBODY.bytes]
+        tasks, identities = relations[TASKS], relations[IDENTITY.name]
         row = tasks.find(trajectory_id.bytes)
-        task: Trajectory | None = None if row < 0 else memory.entity(tasks, row)
-        identities = memory.snapshot.relations[IDENTITY.name]
-        named = () if task is None else (task.initiator.id, task.agent_id, task.user_id)
-        ids = [NOBODY.bytes, *(key for each in named if each is not None for key in ids_of(identities, each))]
+        if row >= 0:
+            task, index = tasks.packed(row), tasks.layout.codec.index
+            owners += [task[index("initiator_id")], task[index("user_id")], task[index("agent_id")]]
         if self._principal.kind is PrincipalKind.AGENT:
-            ids += ids_of(identities, entity_named(identities, EntityType.AGENT, self._principal.id).id)
-        return frozenset(ids)
+            owners.append(entity_named(identities, EntityType.AGENT, self._principal.id).id.bytes)
+        return frozenset([key for owner in owners if owner is not None for key in ids_of(identities, owner)])
 
     def _user_names(self, trajectory_id: uuid.UUID) -> frozenset[str]:
         """Return the names of the user of a task, if windows have a section about the user."""

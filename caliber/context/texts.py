@@ -208,10 +208,7 @@ def render_columns(relation: Relation, columns: Sequence[Sequence[Any]]) -> list
         return [_listed(relation, values) for values in zip(*columns, strict=True)]
     form = window.form.format
     kinds = map(relation.column, window.shown)
-    texts = [
-        [value if type(value) is str else _value(kind, value) for value in values]
-        for kind, values in zip(kinds, columns, strict=True)
-    ]
+    texts = [_texts_of(kind, values) for kind, values in zip(kinds, columns, strict=True)]
     made = [form(*values) for values in zip(*texts, strict=True)]
     return [text if text.isprintable() else indented(text) for text in made]
 
@@ -228,8 +225,15 @@ def _listed(relation: Relation, values: Sequence[Any]) -> str:
     return "- " + "\n  ".join(f"{column.name}: {value}" for column, value in rendered)
 
 
-def _value(column: Column, stored: Any) -> str:
-    return shown(stored) if stored is None or column.type is ColumnType.BYTES else _plain(column, stored)
+def _texts_of(column: Column, values: Sequence[Any]) -> list[str]:
+    """Return the values of one column as a template shows them."""
+    if column.type is ColumnType.INT and None not in values:
+        return list(map(str, values))
+    is_bytes = column.type is ColumnType.BYTES
+    return [
+        value if type(value) is str else shown(value) if value is None or is_bytes else _plain(column, value)
+        for value in values
+    ]
 
 
 def _plain(column: Column, stored: Any) -> str:

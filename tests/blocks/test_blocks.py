@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.api.counted_calls import counted
 from support.configs import config
 from support.drawn import needs
 from support.threads import at_once
@@ -79,6 +80,34 @@ def test_blocks_leave_room_and_are_not_recalled_again(memory: Any) -> None:
     assert memory.search("Monday", kinds=["turn"]).hits
 
 
+def test_six_blocks_cost_a_window_a_tenth_of_its_calls(file_backend: Any) -> None:
+    found = []
+    for name, count in (("none", None), ("empty", 0), ("six", 6)):
+        memory = caliber.open(
+            config(f"{file_backend.path}.{name}", memories=[] if count is None else ["blocks"]), create=True
+        )
+        task = memory.as_agent("planner").start_trajectory("Plan the week", user="ana")
+        scope = memory.current_scope(task.trajectory_id)
+        for at in range(60):
+            memory.append_turn(scope.scope_id, role="user" if at % 2 else "assistant", content=f"what of day {at}?")
+            memory.add_note(
+                entity=f"place {at}",
+                entity_type="place",
+                note_type="fact",
+                confidence=0.9,
+                content=f"The harbour of place {at} opens.",
+            )
+        for at in range(count or 0):
+            memory.as_agent("planner").blocks.create(f"block {at}", "A text of some words.")
+        memory.flush()
+        window = partial(memory.assemble_context, task.trajectory_id, query="when does the harbour open?")
+        found.append(min([counted(window)[0] for _ in range(9)][2:]))
+        memory.close()
+    none, empty, six = found
+    assert empty < none + 40
+    assert six < 1.1 * empty
+
+
 def test_untrusted_authors_do_not_reach_windows(backend: Any) -> None:
     settings = backend.config(memories=["blocks"], trust__notes="web", recall__trust="tool")
     memory = backend.open(settings)
@@ -116,6 +145,8 @@ def test_the_limit_is_that_of_characters_as_they_are_shown(own: Any) -> None:
     for wrong in (0, 10_000_000):
         with pytest.raises(InvalidValue):
             own.set_limit("plan", wrong)
+    with pytest.raises(InvalidValue):
+        own.create("new", description="x" * 1_001)
     for label in ("", " a", "a\nb", "x" * 101):
         with pytest.raises(InvalidValue):
             own.create(label)
@@ -267,7 +298,7 @@ def test_another_memory_of_the_name_is_no_memory_of_blocks(backend: Any) -> None
 
 
 @needs("reopen")
-def test_a_configuration_without_blocks_is_told_so(backend: Any) -> None:
+def test_a_configuration_without_blocks_has_none(backend: Any) -> None:
     with backend.open(backend.config(memories=["blocks"])) as memory:
         memory.blocks.create("rules", "Be brief.")
     memory = backend.open(backend.config())

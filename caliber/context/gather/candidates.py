@@ -10,7 +10,8 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,6 +73,9 @@ from caliber.search.usage import Uses
 
 if TYPE_CHECKING:
     from caliber.search.searcher import Searcher
+
+
+_NO_COLUMNS: Final[Mapping[int, NDArray[np.int64]]] = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -334,11 +338,18 @@ def _known(
     return made_part(source, plan.section_of_record(source), owners, rows, scored)
 
 
-def made_part(source: int, section: int, owners: RelationSnapshot, rows: NDArray[np.int64], scored: Scored) -> Part:
+def made_part(
+    source: int,
+    section: int,
+    owners: RelationSnapshot,
+    rows: NDArray[np.int64],
+    scored: Scored,
+    columns: Mapping[int, NDArray[np.int64]] = _NO_COLUMNS,
+) -> Part:
     """Return records as candidates."""
     relation = owners.relation
     made, tokens = owners.column(relation.times.entered)[rows], owners.column(relation.tokens)[rows]
-    return Part(source, section, rows, made, tokens, scored)
+    return Part(source, section, rows, made, tokens, scored, columns)
 
 
 def kept_by_limit(

@@ -100,7 +100,7 @@ def gather(
         from caliber.context.gather.blocks import memory_blocks  # few configurations have any
 
         always = memory_blocks(inputs, plan, plan.blocks, texts)
-        parts = [_besides(part, always) for part in parts] + [always]
+        parts = [_besides(part, always) if part.source == always.source else part for part in parts] + [always]
     selections: list[Selection] = []
     if plan.rule_sections:
         rules.hidden = hidden
