@@ -104,7 +104,7 @@ class Blocks:
         max_chars: int = MAX_CHARS,
         read_only: bool = False,
     ) -> MemoryBlock:
-        """Create a block of the principal. A ``read_only`` one is changed by users and the program, not by agents.
+        """Create a block of the principal. A ``read_only`` one is changed by its user and the program, not by agents.
 
         Raises: Conflict where it has a block of that label; ConstraintViolation for a longer text; InputError kinds.
         """
@@ -207,6 +207,8 @@ class Blocks:
         """
         others = self._ids(entity_of(self._engine, agent, EntityType.AGENT, field="agent"))
         added = others[:1] if arguments.as_flag(write, "write") else ()
+        if NOBODY in others:  # every window would show it
+            raise InvalidValue(field="agent", reason="is no agent: everybody's blocks are those of the program")
 
         def shared(block: Any, uow: UnitOfWork) -> dict[str, Any]:
             if block.visible_to:
@@ -332,16 +334,17 @@ class _BlockRecords(Records):
 
     def located(self, uow: UnitOfWork, label: str, mine: Sequence[uuid.UUID], version: int | None) -> Any:
         """Return the record that ``get`` would find. Raises: NotFound; Conflict for another version."""
-        found = self.owned(uow, label, mine)
-        if found is None:
+        own = self.owned(uow, label, mine)
+        found = [] if own is None else [own]
+        if not found and NOBODY not in mine:
             shared = Either(tuple(Comparison("agents", Operator.CONTAINS, me) for me in mine))
             listing = Listing(
                 self._relation, All((Comparison("label", Operator.EQUAL, label), shared)), self._engine.store.dialect
             )
-            records = [codec_of(self._relation).decode(row) for row in uow.listed_rows(listing)]
-            everybody = None if records else self.owned(uow, label, (NOBODY,))
-            found = _nearest(label, records if everybody is None else [everybody], mine)
-        return self._read(uow, found.record_id, version)
+            found = [codec_of(self._relation).decode(row) for row in uow.listed_rows(listing)]
+            everybody = None if found else self.owned(uow, label, (NOBODY,))
+            found += [] if everybody is None else [everybody]
+        return self._read(uow, _nearest(label, found, mine).record_id, version)
 
     def change(self, uow: UnitOfWork, block: Any, values: Mapping[str, Any]) -> Any:
         """Change a record, and return it."""

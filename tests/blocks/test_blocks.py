@@ -19,6 +19,8 @@ from support.threads import at_once
 
 import caliber
 from caliber.model.errors import Conflict, ConstraintViolation, InvalidValue, NotFound, PermissionDenied
+from caliber.model.knowledge import NOBODY
+from caliber.model.references import EntityRef, EntityType
 from caliber.model.workspace.blocks import BlockKind
 
 
@@ -283,6 +285,10 @@ def test_blocks_are_changed_by_their_own_calls_alone(memory: Any) -> None:
     ana.create("human", "Likes tea.")
     with pytest.raises(ConstraintViolation, match="that user's alone"):
         ana.share("human", "planner")
+    planner = memory.as_agent("planner").blocks
+    planner.create("persona", "I plan.")
+    with pytest.raises(InvalidValue, match="is no agent"):  # so that it would stand in every window
+        planner.share("persona", EntityRef(EntityType.AGENT, NOBODY))
 
 
 def test_another_memory_of_the_name_is_no_memory_of_blocks(backend: Any) -> None:
