@@ -31,7 +31,6 @@ from caliber.schema.memories import BLOCKS, MemoryBinding, holds_blocks
 from caliber.schema.predicate import All, Comparison, Either, Operator
 from caliber.schema.relations import EVENT, IDENTITY
 from caliber.search.service import Searching
-from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.conditions import Listing
 from caliber.storage.write.unit_of_work import UnitOfWork
 
@@ -341,7 +340,7 @@ class _BlockRecords(Records):
             listing = Listing(
                 self._relation, All((Comparison("label", Operator.EQUAL, label), shared)), self._engine.store.dialect
             )
-            found = [codec_of(self._relation).decode(row) for row in uow.listed_rows(listing)]
+            found = list(uow.listed(self._relation, listing))
             everybody = None if found else self.owned(uow, label, (NOBODY,))
             found += [] if everybody is None else [everybody]
         return self._read(uow, _nearest(label, found, mine).record_id, version)

@@ -96,8 +96,8 @@ def test_reads_are_those_of_a_store_without_what_is_hidden(backend: Backend, ano
 
 
 def without_ids(stated: Callable[..., str]) -> Callable[..., str]:
-    def leaking(*given: Any) -> str:
-        found = json.loads(stated(*given))
+    def leaking(*given: Any, **more: Any) -> str:
+        found = json.loads(stated(*given, **more))
         found.pop("ids", None)
         return json.dumps(found)
 
