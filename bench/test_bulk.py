@@ -74,6 +74,13 @@ class Rows:
             }
         )
 
+    def notes(self) -> pa.Table:
+        """Return the records that the vectors are of."""
+        said = {"entity": "bench", "entity_type": "topic", "note_type": "fact", "confidence": 1.0}
+        columns: dict[str, Any] = {name: [value] * len(self.owners) for name, value in said.items()}
+        columns["content"] = [f"said {owner}" for owner in self.owners]
+        return pa.table({"note_id": pa.array([owner.bytes for owner in self.owners], pa.binary(16)), **columns})
+
     def batches(self) -> Iterator[Batch]:
         maker = Maker(0, None)  # type: ignore[arg-type]  # nothing is left to make
         source, spaces = arrow.source_of(self.table, BATCH_ROWS), {self.space.bytes: DIMENSIONS}
@@ -96,6 +103,8 @@ class Server:
             connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
         module = backend("postgres")
         module.create(config, exist_ok=False, clock_us=SystemClock().now_us)
+        with caliber.open(config, principal=caliber.Principal.admin()) as memory:  # a vector is that of a record
+            memory.storage.bulk_load("note", rows.notes())
         self.store = module.open_store(config, clock_us=SystemClock().now_us)
         closing.callback(self.store.close)
         self.connection = closing.enter_context(psycopg.connect(server.dsn, autocommit=True))
