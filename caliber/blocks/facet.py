@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar
 from caliber.access.identities import OWN_KIND, entity_of
 from caliber.access.owners import ids_of, names_of_reader
 from caliber.blocks.model_tools import called, definitions
+from caliber.context.plan import plan_of
 from caliber.engine.engine import Engine
 from caliber.memories.keys import id_at
 from caliber.memories.records import Records
@@ -27,7 +28,7 @@ from caliber.model.events import CorrectionAction, EventFamily
 from caliber.model.knowledge import NOBODY
 from caliber.model.references import EntityRef, EntityType
 from caliber.model.workspace.blocks import BlockChange, BlockKind, MemoryBlock
-from caliber.schema.memories import BLOCKS, MemoryBinding, holds_blocks
+from caliber.schema.memories import BLOCKS, MemoryBinding
 from caliber.schema.predicate import All, Comparison, Either, Operator
 from caliber.schema.relations import EVENT, IDENTITY
 from caliber.search.service import Searching
@@ -58,7 +59,7 @@ class Blocks:
         self._engine.check_open()
         bound = self._engine.store.catalog.named(BLOCKS)
         # Without them in the configuration, no window would show them.
-        if bound is None or not any(holds_blocks(each.declared) for each in self._engine.config.memories):
+        if bound is None or plan_of(self._engine.config).blocks is None:
             raise InvalidValue(field="blocks", reason=_ABSENT)
         return bound
 

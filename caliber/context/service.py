@@ -169,7 +169,7 @@ class ContextService:
         totals: Mapping[str, int] = {}
         searcher = self._shared.searcher
         space = self._embeddings.searched(snapshot)
-        shared, names = self._shared, self._user_names(trajectory_id)
+        shared, names, owners = self._shared, self._user_names(trajectory_id), self._block_owners(trajectory_id)
         if shared.records is not None and shared.stored is not None:
             degraded = (NOT_RESIDENT,)
             asked = self._asked(readers, space, as_of, now)
@@ -177,7 +177,6 @@ class ContextService:
             from caliber.context.in_database.window_rows import WindowAsked, read_window
 
             embedder = self._embeddings.embedder
-            owners = self._block_owners(trajectory_id)
             request = WindowAsked(
                 plan, trajectory_id, max_tokens, query, asked, self._principal, embedder, names, owners
             )
@@ -201,7 +200,7 @@ class ContextService:
                 masks=readers.masks(snapshot),
                 used_by=readers.used_by,
                 user_names=names,
-                block_owners=self._block_owners(trajectory_id),
+                block_owners=owners,
                 query=query.text,
                 query_embedding=query.vector,
                 without_vector=without_vector,

@@ -72,8 +72,7 @@ class RecordReader(Generic[T]):
 
     def get(self, id: uuid.UUID | str) -> T:  # noqa: A002  (as ``Caliber.get``)
         """Return one record. Raises: NotFound, also for a record of another memory, and one whose time has passed."""
-        key = arguments.as_uuid(id, "id")
-        found: T = self._searching.get(key, only=self._relation.name)
+        found: T = self._searching.get(arguments.as_uuid(id, "id"), only=self._relation.name)
         return found
 
     @overload

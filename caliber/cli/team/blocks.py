@@ -14,6 +14,7 @@ from caliber.model.references import EntityRef, EntityType
 
 if TYPE_CHECKING:
     import uuid
+    from collections.abc import Mapping
 
     from caliber.api.caliber import Caliber
     from caliber.model.workspace.blocks import MemoryBlock
@@ -29,7 +30,8 @@ def blocks() -> None:
 def list_(settings: Settings) -> None:
     """List blocks and how much of them is used: an administrator's list has those of all owners."""
     with settings.memory(note=False) as memory:
-        found = [_fields(memory, each) for each in memory.blocks.list(everybody=memory.principal.is_admin)]
+        listed, names = memory.blocks.list(everybody=memory.principal.is_admin), agent_names(memory)
+        found = [_fields(memory, names, each) for each in listed]
 
     def human() -> None:
         for each in found:
@@ -47,7 +49,7 @@ def list_(settings: Settings) -> None:
 def show(settings: Settings, label: str) -> None:
     """Show a block."""
     with settings.memory(note=False) as memory:
-        block = _fields(memory, memory.blocks.get(label))
+        block = _fields(memory, agent_names(memory), memory.blocks.get(label))
     settings.out.result({"block": block}, lambda: settings.out.print(block["text"]))
 
 
@@ -60,7 +62,8 @@ def edit(settings: Settings, label: str) -> None:
         before = memory.blocks.get(label)
         text = (click.edit(before.text, extension=".txt") or before.text).rstrip("\n")
         is_same = text == before.text
-        block = _fields(memory, before if is_same else memory.blocks.replace(label, text, version=before.version))
+        kept = before if is_same else memory.blocks.replace(label, text, version=before.version)
+        block = _fields(memory, agent_names(memory), kept)
     said = "unchanged" if is_same else f"{label} has {len(block['text'])} of {block['max_chars']} characters"
     settings.out.result({"block": block}, lambda: settings.out.print(said))
 
@@ -90,19 +93,18 @@ def history(settings: Settings, label: str) -> None:
 def undo(settings: Settings, label: str) -> None:
     """Take back the last change of a block; once more, and it is there again."""
     with settings.memory(note=False) as memory:
-        block = _fields(memory, memory.blocks.undo(label))
+        block = _fields(memory, agent_names(memory), memory.blocks.undo(label))
     settings.out.result({"block": block}, lambda: settings.out.print(block["text"]))
 
 
-def _fields(memory: Caliber, block: MemoryBlock) -> dict[str, Any]:
+def _fields(memory: Caliber, names: Mapping[uuid.UUID, str], block: MemoryBlock) -> dict[str, Any]:
     fields = {field.name: getattr(block, field.name) for field in dataclasses.fields(block)}
-    return {**fields, "owner": None if block.owner is None else _name(memory, block.owner)}
+    return {**fields, "owner": None if block.owner is None else _name(memory, names, block.owner)}
 
 
-def _name(memory: Caliber, owner: uuid.UUID) -> str:
-    agent = agent_names(memory).get(owner)
-    if agent is not None:
-        return f"agent:{agent}"
+def _name(memory: Caliber, names: Mapping[uuid.UUID, str], owner: uuid.UUID) -> str:
+    if owner in names:
+        return f"agent:{names[owner]}"
     for kind in (EntityType.USER, EntityType.AGENT):
         for identity in memory.identities.names(EntityRef(kind, owner)):
             return f"{kind.value}:{identity.name}"
